@@ -190,23 +190,26 @@ class MessageTransitions(Caller):
         """
         self._call("reclaim", mid=mid, start=start)
 
-    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False) -> bool:
+    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False, why: str = "") -> bool:
         """Clear the flag of a message that ended alive; after its last run its record goes too.
 
         Returns whether it was flagged, or had been released.
 
         Args:
             copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
+            why: it never ran, and is acknowledged.
         """
-        return self.acquit_many([(mid, start, final)], copy=copy)[0]
+        return self.acquit_many([(mid, start, final)], copy=copy, why=why)[0]
 
-    def acquit_many(self, messages: Iterable[tuple[str, Start, bool]], *, copy: bool) -> list[bool]:
+    def acquit_many(
+        self, messages: Iterable[tuple[str, Start, bool]], *, copy: bool, why: str = ""
+    ) -> list[bool]:
         """Clear the flags of messages, given as (mid, start, final), in one round trip."""
         calls = (
             (self._of(mid, start.id), {"mid": mid, "start": start, "final": final})
             for mid, start, final in messages
         )
-        return [bool(reply[1]) for reply in self._call_each("acquit", calls, copy=copy)]
+        return [bool(reply[1]) for reply in self._call_each("acquit", calls, copy=copy, why=why)]
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running.

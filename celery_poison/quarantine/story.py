@@ -221,7 +221,7 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
         f"was put back on {entry['worker']} ({entry['cause']}): failure {entry['failures']}"
     ),
     "cleared": lambda entry: f"ran alone on {entry['worker']} and survived: cleared",
-    "duplicate": lambda entry: f"one more copy arrived at {entry['worker']} and was dropped{_noted(entry)}",
+    "duplicate": lambda entry: f"a copy was dropped at {entry['worker']}{_noted(entry)}",
     "quarantined": lambda entry: f"moved to quarantine{_noted(entry)}",
     "would_quarantine": lambda entry: f"would have been moved to quarantine{_noted(entry)}",
     "sent": lambda entry: f"sent {entry['note']}",

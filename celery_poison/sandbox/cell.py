@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from billiard import common
@@ -28,39 +27,43 @@ from celery_poison import causes
 from celery_poison.requests import read_end
 from celery_poison.sandbox.trial import Job, Order, info_of
 
-
-class Box:
-    """Memory that a worker shares with one cell: the job, and then its result."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    @classmethod
-    def holding(cls, value: Any) -> Box:
-        """Raises: Exception: whatever the value's parts raise when they are pickled."""
-        data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-        box = cls(os.memfd_create("poison-box"))
-        box.put(data)
-        return box
-
-    def put(self, data: bytes) -> None:
-        os.ftruncate(self.fd, 0)
-        for start in range(0, len(data), 1 << 24):
-            part = data[start : start + (1 << 24)]
-            while part:
-                part = part[os.pwrite(self.fd, part, os.fstat(self.fd).st_size) :]
-
-    def take(self) -> Any:
-        """Raises: Exception: whatever it holds cannot be read here, such as an error of an unknown class."""
-        with open(os.dup(self.fd), "rb") as file:
-            file.seek(0)
-            return pickle.load(file)
-
-    def close(self) -> None:
-        os.close(self.fd)
+#: What a process may hold before its watcher has set a limit.
+_UNCONFINED = resource.getrlimit(resource.RLIMIT_DATA)
 
 
-def be_cell(order: Order, app: Celery, said: Any, box: Box, lease: int, *, is_fresh: bool) -> int:
+def boxed(value: Any) -> Any:
+    """Return memory, as a file, that a worker shares with one cell: the job is in it, and then its result.
+
+    Raises:
+        Exception: whatever the value's parts raise when they are pickled.
+    """
+    data = _pickled(value)
+    box = os.fdopen(os.memfd_create("poison-box"), "r+b")
+    _put(box, data)
+    return box
+
+
+def take(box: Any) -> Any:
+    """Return what is in a box.
+
+    Raises:
+        Exception: it cannot be read here, such as an error of an unknown class.
+    """
+    box.seek(0)
+    return pickle.load(box)
+
+
+def _put(box: Any, data: bytes) -> None:
+    box.seek(0)
+    box.write(data)
+    box.flush()
+
+
+def _pickled(value: Any) -> bytes:
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def be_cell(order: Order, app: Celery, said: Any, box: Any, lease: int, *, is_fresh: bool) -> int:
     """Be a process of the pool; return the exit code.
 
     Args:
@@ -68,60 +71,42 @@ def be_cell(order: Order, app: Celery, said: Any, box: Box, lease: int, *, is_fr
         lease: descriptor of the memory in which the worker keeps its lease.
         is_fresh: the app was loaded anew for this process.
     """
-    _renew_greenlets()
-    process: Any = ForkProcess(
-        target=partial(_run, app, said, box, lease, is_fresh),
-        name=f"ForkPoolWorker-{order.number}",
-        daemon=True,
-    )
+    if "gevent" in sys.modules:  # a hub of its own
+        sys.modules["gevent"].reinit()
+    with suppress(KeyError, AttributeError):
+        del sys.modules["eventlet.hubs"]._threadlocal.hub
+    name, arguments = f"ForkPoolWorker-{order.number}", (app, said, box, lease, is_fresh)
+    process: Any = ForkProcess(target=_run, args=arguments, name=name, daemon=True)
     process.index = order.slot
     code: int = process._bootstrap()
     return code
 
 
-def _renew_greenlets() -> None:
-    """Let the hub of greenlets be this process's own."""
-    if "gevent" in sys.modules:
-        sys.modules["gevent"].reinit()
-    if "eventlet.hubs" in sys.modules:
-        hubs: Any = sys.modules["eventlet.hubs"]
-        with suppress(AttributeError):
-            del hubs._threadlocal.hub
-
-
-def _run(app: Celery, said: Any, box: Box, lease: int, is_fresh: bool) -> None:
+def _run(app: Celery, said: Any, box: Any, lease: int, is_fresh: bool) -> None:
     from celery.concurrency.prefork import process_destructor  # not in other pools' workers: hooks.py
 
     with suppress(AttributeError):  # before billiard 4.3
         common.clear_terminate_handler_fired()
-    job: Job = box.take()
+    job: Job = take(box)
     job.prepare(app, job.task, lease, is_fresh)
     # A service manager sends this to every process of its group when the worker is to end: that waits for
     # the trial. What the task itself has started is not affected.
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    code = 0
+    code = 1
     try:
-        said.send(pickle.dumps(("accepted", os.getpid(), time.monotonic())))
-        ok, value = _try(job.target, job.arguments)
-        _end_if_confined(value)
+        said.send(_pickled(("accepted", os.getpid(), time.monotonic())))
+        ended = _try(job.target, job.arguments)
+        _end_if_confined(ended[1])
         try:
-            data = pickle.dumps((ok, value), protocol=pickle.HIGHEST_PROTOCOL)
+            data = _pickled(ended)
         except Exception as error:
-            failed = MaybeEncodingError(error, value)
-            data = pickle.dumps((False, info_of(failed)), protocol=pickle.HIGHEST_PROTOCOL)
-        with suppress(OSError):
-            box.put(data)
-            said.send(pickle.dumps(("result",)))
-    except BaseException:
-        code = 1
-        raise
+            data = _pickled((False, info_of(MaybeEncodingError(error, ended[1]))))
+        _put(box, data)
+        said.send(_pickled(("result",)))
+        code = 0
     finally:
         process_destructor(os.getpid(), code)
-
-
-#: What a process may hold before its watcher has set a limit.
-_UNCONFINED = resource.getrlimit(resource.RLIMIT_DATA)
 
 
 def _end_if_confined(value: Any) -> None:

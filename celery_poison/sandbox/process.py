@@ -1,121 +1,149 @@
-"""One cell as its worker sees it: asked for, heard, told to end."""
+"""One trial in its cell, as the worker sees it: asked for, heard, kept within its limits, told to end."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pickle
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any
+
+from celery.utils.log import get_logger
 
 from celery_poison import procfs
 from celery_poison.forking import no_fork
-from celery_poison.sandbox.cell import Box
+from celery_poison.sandbox.cell import boxed, take
 from celery_poison.sandbox.nursery import Nursery, pair
-from celery_poison.sandbox.trial import Death, Job, Order, info_of
+from celery_poison.sandbox.trial import NEVER, Death, Host, Job, Trial, error_of, info_of
 
-#: Seconds in which a cell must have ended that was killed.
+logger = get_logger("celery_poison")
+
+#: Seconds in which a forked process must be ready to run a task.
+SETTING_UP = 120.0
+#: Seconds in which a cell must have ended that was killed, or has given its result.
 ENDING = 5.0
+#: Seconds in which a cell that says nothing more should have ended by itself.
+EXITING = 1.0
+#: Seconds for which a worker must outlive a cell that was killed, if its watcher does so too. Who kills all
+#: processes of a worker does not leave out the one next to the cell for so long.
+MOMENT = 0.02
+#: Seconds for which it must outlive both: a busy machine may interrupt who kills all of them for so long.
+OUTLIVE = 0.5
 
 
-class CannotOpen(Exception):
-    """There is no cell to be had. No message is to blame for it."""
-
-
-class OpenCell:
-    """A watcher and its cell, which runs one job.
+class Running:
+    """A trial, the watcher and the cell.
 
     Args:
-        lease: descriptor of the memory in which the worker keeps its lease.
+        report: passes a call on to the event loop.
 
     Attributes:
-        pid: 0 before it is known.
-        death: how it ended; None before.
-        is_silent: it has told all that it had to tell.
+        pid: of the cell; 0 before it is known.
+        death: how the cell ended; None before.
+        sockets: to the watcher, and to the cell.
 
     Raises:
         BlockingIOError: the nursery has much to do.
         OSError: there is no nursery, or no descriptor left.
-        Exception: what the job raises when it is pickled.
+        Exception: what the arguments of the task raise when they are pickled.
     """
 
-    def __init__(self, nursery: Nursery, order: Order, job: Job, lease: int) -> None:
-        self.pid = 0
+    def __init__(
+        self, trial: Trial, nursery: Nursery, host: Host, report: Callable[[Callable[[], Any]], None]
+    ) -> None:
+        self.trial, self.pid = trial, 0
         self.death: Death | None = None
-        self.is_silent = False
+        self._host, self._report = host, report
+        self._has_result = self._is_silent = self._is_killed = False
+        self._kill_at, self._abandon_at, self._over_at = time.monotonic() + SETTING_UP, NEVER, NEVER
         self._watcher = -1  # a descriptor
-        self._box = Box.holding(job)
-        try:
-            # A pool process that were forked meanwhile would hold the other ends open.
-            with no_fork():
-                self.control, watchers = pair()
-                self.data, cells = pair()
-                with closing(watchers), closing(cells):
-                    fds = [watchers.fileno(), cells.fileno(), self._box.fd, lease]
-                    nursery.fork(order, fds)
-        except BaseException:
-            self.close()
-            raise
-        self.control.setblocking(False)
-        self.data.setblocking(False)
+        prepare = host.prepare(trial.request.alone)
+        self._box = boxed(Job(prepare, trial.request.type, trial.target, trial.arguments))
+        # A pool process that were forked meanwhile would hold the other ends open.
+        with no_fork():
+            (self._control, watchers), (self._data, cells) = pair(), pair()
+            with closing(watchers), closing(cells):
+                fds = [each.fileno() for each in (watchers, cells, self._box)]
+                nursery.fork(trial.order, [*fds, host.lease])
+        self.sockets = self._control, self._data
+        for sock in self.sockets:
+            sock.setblocking(False)
+
+    def close(self) -> None:
+        for part in (self._control, self._data, self._box):
+            part.close()
+        if self._watcher >= 0:
+            os.close(self._watcher)
 
     def order(self, word: bytes) -> None:
         """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft limit does. ``b"b"``: a trial begins."""
         with suppress(OSError):
-            self.control.send(word)
+            self._control.send(word)
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether its watcher lives."""
-        return self._watcher >= 0 and not select.select([self._watcher], [], [], 0)[0]
+    def kill(self) -> None:
+        if not self._is_killed:
+            self._is_killed, self._abandon_at = True, time.monotonic() + ENDING
+            self.order(b"k")
 
     def abandon(self) -> None:
         """Kill the watcher, and so the cell: a suspect may have stopped it."""
-        if self._watcher >= 0:
-            with suppress(OSError):
-                signal.pidfd_send_signal(self._watcher, signal.SIGKILL)
+        with suppress(OSError):
+            signal.pidfd_send_signal(self._watcher, signal.SIGKILL)
 
-    def hear(self) -> Iterator[tuple[Any, ...]]:
-        """Yield what the cell has said: ``accepted``, pid, time; ``result``, ok, value."""
-        while (facts := _next(self.control)) is not None:
-            if facts:
-                self._heard(json.loads(facts))
-            else:
-                self._ended_without_watcher()
-                break
-        while not self.is_silent and (said := _next(self.data)) is not None:
-            if not said:
-                self.is_silent = True
-                break
-            word, *rest = pickle.loads(said)
-            yield (word, *(self._result() if word == "result" else rest))
-        self.is_silent = self.is_silent or self.death is not None
+    @property
+    def is_youth(self) -> bool:
+        """Whether it could be ended, and begun anew."""
+        return self.trial.begun and not self._has_result and not self._is_killed
 
-    def _result(self) -> tuple[bool, Any]:
-        try:
-            ok, value = self._box.take()
-        except Exception as error:  # it cannot be read here: an exception's class that is not to be found
-            return False, info_of(error)
-        return ok, value
+    # --- what it says ----------------------------------------------------------------------------------
 
-    def _heard(self, facts: dict[str, Any]) -> None:
+    def hear(self) -> list[Any]:
+        """Pass on what watcher and cell have said; return the sockets on which nothing more will come."""
+        while self.death is None and (facts := _next(self._control)) is not None:
+            self._hear_watcher(json.loads(facts) if facts else {})
+        while not self._is_silent and (said := _next(self._data)) is not None:
+            self._hear_cell(pickle.loads(said) if said else ("silent",))
+        if self.death is not None and self._over_at == NEVER:
+            self._over_at = time.monotonic() + (MOMENT if self._is_proof() else 0.0)
+        return [self._control] * (self.death is not None) + [self._data] * self._is_silent
+
+    def _hear_watcher(self, facts: dict[str, Any]) -> None:
         if "pid" in facts:
             self.pid = facts["pid"]
             with suppress(OSError):
                 self._watcher = os.pidfd_open(facts["watcher"])
         else:
-            self.death = Death(**facts)
+            self.death = Death(**facts) if facts else self._ended_without_watcher()
 
-    def _ended_without_watcher(self) -> None:
+    def _hear_cell(self, said: tuple[Any, ...]) -> None:
+        trial, now = self.trial, time.monotonic()
+        match said:
+            case "accepted", pid, at:
+                self._kill_at = NEVER
+                trial.begin()
+                self.order(b"b")
+                self._report(partial(trial.accepted, pid, at))
+            case ("result",):
+                self._has_result, self._kill_at = True, now + ENDING
+                ok, value = self._result()
+                self._report(partial(trial.ended if ok else trial.failed, value))
+            case _:
+                self._is_silent, self._kill_at = True, min(self._kill_at, now + EXITING)
+
+    def _result(self) -> tuple[bool, Any]:
+        try:
+            ok, value = take(self._box)
+        except Exception as error:  # it cannot be read here: an exception's class that is not to be found
+            return False, info_of(error)
+        return ok, value
+
+    def _ended_without_watcher(self) -> Death:
         """Make sure that the cell has ended too; the kernel does that."""
-        if self.death is not None:
-            return
-        self.death = Death(None)
         deadline = time.monotonic() + ENDING
         while self.pid and procfs.is_alive(self.pid) and time.monotonic() < deadline:
             with suppress(OSError):
@@ -124,24 +152,73 @@ class OpenCell:
         with suppress(OSError):  # what it has started; its watcher would have done so
             if self.pid:
                 os.killpg(self.pid, signal.SIGKILL)
+        return Death(None)
 
-    def close(self) -> None:
-        for part in (vars(self).get("control"), vars(self).get("data"), self._box):
-            if part is not None:
-                part.close()
-        if self._watcher >= 0:
-            os.close(self._watcher)
-            self._watcher = -1
+    # --- its limits, and its end -----------------------------------------------------------------------
+
+    def _is_proof(self) -> bool:
+        """Whether its death counts against the suspect, unless somebody kills all of a worker's processes."""
+        trial = self.trial
+        is_ours = trial.overdue or trial.terminated_by or trial.is_pressed or self._has_result
+        return trial.begun and self.death is not None and self.death.was_killed and not is_ours
+
+    def is_over(self) -> bool:
+        """Keep limits; return whether it has ended, and may be told of."""
+        now, trial = time.monotonic(), self.trial
+        if self.death is not None:
+            if now >= self._over_at and not self._is_killed and self._is_proof() and not self._is_watched():
+                self._is_killed, self._over_at = True, now + OUTLIVE - MOMENT
+            return now >= self._over_at
+        if trial.begun and not self._has_result:
+            if trial.is_over() or trial.terminated_by:
+                self.kill()
+            elif trial.is_soft_over():
+                self._report(partial(trial.timed_out, True, trial.soft or 0.0))
+                self.order(b"s")
+        if now > self._kill_at:
+            self.kill()
+        if now > self._abandon_at:  # its watcher does not obey
+            self.abandon()
+            self._abandon_at = now + ENDING
+        return False
+
+    def _is_watched(self) -> bool:
+        return self._watcher >= 0 and not select.select([self._watcher], [], [], 0)[0]
+
+    def pause(self) -> float:
+        """Return the seconds until a limit is over, or its end may be told of."""
+        limit = self.trial.pause() if self.trial.begun and not self._has_result else NEVER
+        return min(limit, min(self._kill_at, self._abandon_at, self._over_at) - time.monotonic())
+
+    def tell(self) -> bool:
+        """Report how it ended; return False where it is to be tried again, through no fault of its own."""
+        trial, death = self.trial, self.death
+        assert death is not None
+        trial.taken = death.taken
+        if self._has_result:
+            return True
+        # Beside others it is not known who has used up the memory, unless it has a limit of its own.
+        is_shared = trial.has_company and death.why and not 0 < trial.order.limit < death.peak
+        trial.is_pressed = bool(trial.is_pressed or is_shared) and not trial.is_alone
+        if trial.is_pressed:
+            name = trial.request.humaninfo()
+            logger.warning("celery_poison: %s is tried again, alone: memory is short", name)
+        if not trial.begun or trial.is_pressed:
+            return False
+        logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), death)
+        evidence = self._host.explain(self.pid, death)
+        # On the event loop, where it is known whether it was revoked.
+        self._report(lambda: trial.failed(info_of(error_of(trial, death, evidence))))
+        if trial.overdue:
+            self._report(partial(trial.timed_out, False, trial.hard or 0.0))
+        return True
 
 
 def _next(sock: Any) -> bytes | None:
     """Return the next message; empty at the end of all, None when there is none yet."""
     try:
-        data: bytes = sock.recv(4096)
+        return bytes(sock.recv(4096))
     except BlockingIOError:
         return None
-    except OSError as error:
-        if error.errno == errno.EBADF:
-            return None
+    except OSError:
         return b""
-    return data

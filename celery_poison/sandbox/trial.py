@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
@@ -22,13 +22,7 @@ Prepare = Callable[[Celery, str, int, bool], object]
 
 
 class Job(NamedTuple):
-    """What a cell does.
-
-    Attributes:
-        prepare: comes first.
-        task: name of the task.
-        target, arguments: what a pool process would call.
-    """
+    """What a cell does: ``prepare`` first, then what a pool process would call."""
 
     prepare: Prepare
     task: str
@@ -52,6 +46,9 @@ class Order(NamedTuple):
     niceness: int
 
 
+NO_ORDER = Order(0, 0, 0, 0)
+
+
 def info_of(error: Exception) -> ExceptionInfo:
     """Return ``error`` as a pool process sends one."""
     try:
@@ -60,7 +57,7 @@ def info_of(error: Exception) -> ExceptionInfo:
         return ExceptionInfo()
 
 
-_NEVER = float("inf")
+NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,45 +109,55 @@ class Host:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """One suspect, and who is to hear of it: what Celery hands to a pool.
+    """One suspect, what Celery hands to a pool with it, and what becomes of it.
 
     Attributes:
         request: as Celery makes it, of a guarded task.
-        target, arguments: what a pool process would call.
+        epoch: number of the connection by which it was admitted.
+        is_credited: whether it gave its prefetch credit back.
+        is_handed: whether Celery has handed it over; the attributes down to ``hard`` are known then.
         soft, hard: time limits, in seconds.
+        order: the cell that it has.
+        since: when it was admitted, or its cell was asked for (``time.monotonic``).
+        tries: how many cells were asked for.
         begun: whether the cell has begun with it.
         overdue: its hard limit is over.
         terminated_by: the signal by which somebody wants it to end; 0: nobody does.
-        is_pressed: it is to end since memory is short.
-        was_pressed: it was ended for that before, and is tried alone.
-        tries: how often a cell was asked for.
-        taken: the bytes that its cell did not share.
+        is_pressed: it is to end since memory is short; ``is_alone``: it was, and none may be beside it.
+        has_company: another cell was beside its own.
+        taken: the bytes that its cell did not share with the nursery.
     """
 
     request: Any
-    target: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    accepted: Callable[[int, float], Any]
-    timed_out: Callable[[bool, float], Any]
-    ended: Callable[[Any], Any]
-    failed: Callable[[ExceptionInfo], Any]
-    soft: float | None
-    hard: float | None
+    epoch: int
+    is_credited: bool
+    is_handed: bool = False
+    target: Callable[..., Any] = print
+    arguments: tuple[Any, ...] = ()
+    accepted: Callable[[int, float], Any] = print
+    timed_out: Callable[[bool, float], Any] = print
+    ended: Callable[[Any], Any] = print
+    failed: Callable[[ExceptionInfo], Any] = print
+    soft: float | None = None
+    hard: float | None = None
+    order: Order = NO_ORDER
+    since: float = field(default_factory=time.monotonic)
+    tries: int = 0
     begun: bool = False
     overdue: bool = False
     terminated_by: int = 0
     is_pressed: bool = False
-    was_pressed: bool = False
-    tries: int = 0
+    is_alone: bool = False
+    has_company: bool = False
     taken: int = 0
-    _soft_at: float = _NEVER
-    _hard_at: float = _NEVER
+    _soft_at: float = NEVER
+    _hard_at: float = NEVER
 
     def begin(self) -> None:
         """Start the clock."""
         self.begun, now = True, time.monotonic()
-        self._soft_at = now + self.soft if self.soft else _NEVER
-        self._hard_at = now + self.hard if self.hard else _NEVER
+        self._soft_at = now + self.soft if self.soft else NEVER
+        self._hard_at = now + self.hard if self.hard else NEVER
 
     def pause(self) -> float:
         """Return the seconds until the next limit."""
@@ -159,14 +166,14 @@ class Trial:
     def is_over(self) -> bool:
         """Whether the hard limit is over."""
         if time.monotonic() >= self._hard_at:
-            self.overdue, self._hard_at = True, _NEVER
+            self.overdue, self._hard_at = True, NEVER
         return self.overdue
 
     def is_soft_over(self) -> bool:
         """Whether the soft limit is over; told once."""
         if time.monotonic() < self._soft_at:
             return False
-        self._soft_at = _NEVER
+        self._soft_at = NEVER
         return True
 
 

@@ -35,8 +35,8 @@ _WITHOUT_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
 
 #: Seconds for which it outlives a cell that was killed, at most.
 STAY = 2.0
-#: Seconds between two looks where the kernel does not tell of the end of a process.
-UNTOLD = 0.05
+#: Seconds for which a trial waits for a place or a processor until it gives way to others no more.
+PATIENCE = 30.0
 
 #: Names of processes.
 NURSERY, WATCHER = "poison-nursery", "poison-watcher"
@@ -66,7 +66,7 @@ def watch(control: Any, worker: int, limit: int, niceness: int, fork: Callable[[
         return True
     memory = Memory(pid, limit, group)
     _tell(control, pid=pid, watcher=watcher)
-    why = _Watch(control, worker, pid, memory).to_the_end()
+    why = _until_it_ends(control, worker, pid, memory, niceness)
     _, status, usage = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:  # what it has started goes with it
@@ -102,11 +102,18 @@ def _make_first_choice(watcher: int, niceness: int) -> None:
     """Give way to all others, and be the first that the kernel ends for want of memory."""
     os.setsid()
     end_with_parent(watcher)
+    _give_way(os.getpid(), niceness)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def _give_way(pid: int, niceness: int) -> None:
+    """Let all others go first, or no more: the kernel may refuse to take that back."""
     with suppress(OSError):
-        os.nice(niceness)
-    for path, value in (("oom_score_adj", 1000), ("autogroup", niceness)):
-        with suppress(OSError), open(f"/proc/self/{path}", "w") as file:
-            file.write(str(value))
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
+    with suppress(OSError), open(f"/proc/{pid}/autogroup", "w") as file:  # each session is one
+        file.write(str(niceness))
 
 
 def _tell(control: Any, **facts: object) -> None:
@@ -114,50 +121,30 @@ def _tell(control: Any, **facts: object) -> None:
         control.send(json.dumps(facts).encode())
 
 
-class _Watch:
-    """Carries out what the worker orders, until the cell has ended."""
+def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory, niceness: int) -> str:
+    """Carry out what the worker orders; return why the cell was stopped.
 
-    def __init__(self, control: Any, worker: int, pid: int, memory: Memory) -> None:
-        self._control, self._worker, self._pid, self._memory = control, worker, pid, memory
-        self._why = ""
-
-    def to_the_end(self) -> str:
-        """Return why the cell was stopped.
-
-        ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
-        """
-        ends = _ends_of(self._pid)
-        watched = [self._control, self._worker, *ends]
-        while True:
-            ready, _, _ = select.select(watched, [], [], self._memory.pause if ends else UNTOLD)
-            if self._control in ready:
-                self._obey(watched)
-            if self._worker in ready:
-                watched.remove(self._worker)
-                self._kill("ordered")
-            if _has_ended(self._pid):
-                return self._why
-            if self._memory.look() is Step.STOP:
-                self._kill("oom")
-
-    def _obey(self, watched: list[Any]) -> None:
-        orders = _next_orders(self._control)
-        if not orders:
-            watched.remove(self._control)
-        if not orders or b"k" in orders:
-            self._kill("ordered")
-        if b"b" in orders:
-            self._memory.begin()
-        if b"s" in orders:
-            os.kill(self._pid, signal.SIGUSR1)
-
-    def _kill(self, why: str) -> None:
-        self._why = self._why or why
-        os.kill(self._pid, signal.SIGKILL)  # it is not waited for yet: nobody else can have its number
-
-
-def _has_ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
+    """
+    why, watched = "", [control, worker, os.pidfd_open(pid)]
+    while True:
+        ready, _, _ = select.select(watched, [], [], memory.pause)
+        orders = _next_orders(control) if control in ready else None
+        gone = [each for each in watched if each in ready and (each == worker or orders == b"")]
+        watched = [each for each in watched if each not in gone]
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return why
+        stops = "ordered" if gone or b"k" in (orders or b"") else ""
+        if b"b" in (orders or b""):
+            memory.begin()
+        if b"s" in (orders or b""):
+            os.kill(pid, signal.SIGUSR1)  # it is not waited for yet: nobody else can have its number
+        if stops or memory.look() is Step.STOP:
+            why = why or stops or "oom"
+            os.kill(pid, signal.SIGKILL)
+        if niceness and procfs.waited(pid) > PATIENCE:
+            niceness = 0
+            _give_way(pid, niceness)
 
 
 class Step(Enum):
@@ -255,13 +242,6 @@ def why_of(status: int, *, is_confined: bool, has_killed: bool, is_filled: bool)
     if status == -signal.SIGKILL and has_killed:
         return "oom" if is_filled else "pressed"
     return ""
-
-
-def _ends_of(pid: int) -> list[int]:
-    """Return a descriptor that becomes readable at the end of a process, where the kernel has such."""
-    with suppress(OSError, AttributeError):
-        return [os.pidfd_open(pid)]
-    return []
 
 
 def _next_orders(control: Any) -> bytes:

@@ -44,6 +44,8 @@ logger = get_logger("celery_poison")
 
 #: Seconds between two looks at what must be judged first.
 PAUSE = 0.25
+#: What the journal has of a message that was let in and acknowledged without running.
+NEVER_RAN = "revoked, expired or rejected before it ran"
 #: Seconds to which the pauses before put-backs grow.
 LONGEST_PAUSE = 300.0
 
@@ -315,7 +317,8 @@ class Outcomes:
         if put_back:
             self.interrupted(delivery.mid, delivery.start)
         else:
-            self.background.do(partial(self.ledger.acquit, delivery.mid, delivery.start, final=True))
+            ends = partial(self.ledger.acquit, delivery.mid, delivery.start, final=True, why=NEVER_RAN)
+            self.background.do(ends)
 
     # --- it may belong to others by now (EMS-8): waits for Redis, in the background thread -----------------
 

@@ -11,11 +11,11 @@ import pytest
 from celery import Celery
 
 from tests import PATIENCE
-from tests.apps.harness import Fleet
 from tests.integrations.app import build
+from tests.sandbox.conftest import Court
 
 
-class Beside(Fleet):
+class Beside(Court):
     """A fleet whose workers have switched on another package, too; see `things`."""
 
     module = "tests.integrations.app"

@@ -182,3 +182,42 @@ def test_a_batch_is_flushed_beside_guarded_tasks_that_are_convicted(beside: Make
         fleet.await_that(lambda: len(flushed()) >= 7, "all are flushed")
     assert flushed() == [*range(7)]
     assert max(len(one["batch"]) for one in fleet.seen()) > 1
+
+
+# --- on trial ----------------------------------------------------------------------------------------
+
+
+def test_NEW_1_sentry_has_the_error_of_a_suspect_from_its_cell(beside: Make) -> None:
+    beside_package("sentry_sdk")
+    fleet = beside("sentry")
+    with fleet.worker() as worker:
+        raised = fleet.suspect("fleet.raises")
+        with pytest.raises(LookupError):
+            raised.get(timeout=PATIENCE)
+        fleet.await_that(lambda: fleet.seen(kind="event", task="fleet.raises"), "the error")
+        assert fleet.suspect("fleet.healthy", 7).get(timeout=PATIENCE) == 7
+        fleet.await_that(lambda: fleet.seen(kind="transaction", task="fleet.healthy"), "the transaction")
+        assert "cannot be tried in cells" not in worker.log_text()
+
+
+def test_NEW_1_opentelemetry_has_the_span_of_a_suspect_from_its_cell(beside: Make) -> None:
+    beside_package("opentelemetry.instrumentation.celery")
+    fleet = beside("opentelemetry")
+    with fleet.worker() as worker:
+        assert fleet.suspect("fleet.healthy", 7).get(timeout=PATIENCE) == 7
+        fleet.await_that(lambda: fleet.seen(span="run/fleet.healthy"), "its span")
+        (span,) = fleet.seen(span="run/fleet.healthy")
+        assert span["pid"] not in {worker.main_pid, *worker.child_pids()}
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_NEW_1_django_closes_connections_around_each_task_in_a_cell_too(
+    beside: Make, database: Path, pool: str
+) -> None:
+    fleet = beside("django")
+    with fleet.worker(pool=pool) as worker:
+        results = [fleet.suspect("beside.connects") for _ in range(2)]
+        assert [each.get(timeout=PATIENCE) for each in results] == [False, False]
+        fleet.await_acquittal()
+        assert "cannot be tried in cells" not in worker.log_text()
+        assert "Traceback" not in worker.log_text()

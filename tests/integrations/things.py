@@ -104,6 +104,18 @@ def singleton(app: Celery) -> None:
         return what
 
 
+def django(app: Celery) -> None:
+    @guarded
+    @app.task(shared=False, name="beside.connects")
+    def connects() -> bool:
+        """Whether a connection is open that an earlier task has left: Celery's fixup closes it."""
+        from django.db import connection
+
+        was_open = connection.connection is not None
+        connection.ensure_connection()
+        return was_open
+
+
 def batches(app: Celery) -> None:
     from celery_batches import Batches
 
@@ -114,4 +126,8 @@ def batches(app: Celery) -> None:
 
 #: Before there is an app; and what is done with it afterwards.
 BEFORE: dict[str, Callable[[], None]] = {"sentry": sentry, "opentelemetry": opentelemetry, "ddtrace": ddtrace}
-AFTER: dict[str, Callable[[Celery], None]] = {"singleton": singleton, "batches": batches}
+AFTER: dict[str, Callable[[Celery], None]] = {
+    "singleton": singleton,
+    "batches": batches,
+    "django": django,
+}

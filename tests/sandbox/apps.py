@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import signal
 import socket
 import sys
@@ -66,6 +67,15 @@ def _in_cell() -> bool:
     return procfs.name(os.getppid()) == WATCHER
 
 
+def _fork_and_leave() -> None:
+    """Leave a process in a session of its own, with all that this one has open, until it is told to end."""
+    if not os.fork():
+        os.setsid()
+        while not Marks(os.environ["MARKS_URL"]).repaired:
+            time.sleep(0.1)
+        os._exit(0)
+
+
 def _die(what: str) -> None:  # noqa: C901 - a list of ways to die, not a decision
     if not _in_cell():
         return
@@ -88,6 +98,21 @@ def _die(what: str) -> None:  # noqa: C901 - a list of ways to die, not a decisi
             while not here().repaired:
                 time.sleep(0.02)
             os.kill(os.getpid(), signal.SIGKILL)
+        case "kill-session":
+            for pid in procfs.members_of_session(os.getsid(0)):
+                os.kill(pid, signal.SIGKILL)
+        case "kill-worker":
+            os.kill(prepared[0][1], signal.SIGKILL)
+        case "sigkill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "segfault" | "abort":
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.kill(os.getpid(), signal.SIGSEGV if what == "segfault" else signal.SIGABRT)
+        case "os-exit":
+            os._exit(7)
+        case "forks-and-leaves":
+            _fork_and_leave()
+            return
         case "exit":
             raise SystemExit(3)
         case "memory-error":
@@ -193,6 +218,16 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
         here().leave("needs", self.request.id, "start", mebibytes)
         taken = [b"x" * (1 << 20) for _ in range(mebibytes)]
         time.sleep(1.0)  # long enough for the watcher to see it
+        return len(taken)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.grows")
+    def grows(self: Any, mebibytes: int) -> int:
+        here().leave("grows", self.request.id, "start", mebibytes)
+        taken = []
+        for _ in range(mebibytes):
+            taken.append(b"x" * (1 << 20))
+            time.sleep(0.005)
         return len(taken)
 
     @guarded

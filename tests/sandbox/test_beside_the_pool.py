@@ -8,6 +8,7 @@ import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from celery_poison import procfs
+from celery_poison.worker.outcome import NEVER_RAN
 from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court
 
@@ -106,6 +107,9 @@ def test_a_suspect_that_is_revoked_while_it_waits_is_never_tried(new_court: Any,
         court.await_that(lambda: revoked.state == "REVOKED", "revoked")
         court.await_acquittal()
     assert not court.marks.all("tells", "start")
+    told = {entry["event"]: entry["note"] for entry in court.quarantine.history(revoked.id)}
+    assert "cleared" not in told, "it has not survived"
+    assert told["duplicate"] == NEVER_RAN
 
 
 def _knows(court: Court, id: str) -> bool:

@@ -17,7 +17,7 @@ from celery.exceptions import TimeLimitExceeded
 from celery_poison import procfs
 from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.sandbox.nursery import pair
-from celery_poison.sandbox.running import MOMENT, OUTLIVE
+from celery_poison.sandbox.process import MOMENT, OUTLIVE
 from celery_poison.sandbox.watcher import watch
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,12 @@ def _ended(fleet: Fleet, count: int) -> bool:
 WAYS = {
     "kill-parent": "signal:9",
     "kill-parents-group": "signal:9",
+    "kill-session": "signal:9",
     "close-everything": "signal:9",
+    "sigkill": "signal:9",
+    "segfault": "signal:11",
+    "abort": "signal:6",
+    "os-exit": "exit:7",
     "exit": "system_exit",
     "memory-error": "memory_error",
 }
@@ -70,6 +76,37 @@ def test_NEW_1_nothing_that_a_suspect_does_to_its_surroundings_reaches_the_worke
     (kept,) = court.quarantine.list()
     assert (kept.id, kept.cause, kept.strikes) == (poison.id, WAYS[way], 2)
     assert len(court.marks.all("dies", "start")) == 1
+
+
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads", "gevent"]))
+def test_NEW_1_a_process_that_a_suspect_leaves_behind_keeps_nothing_waiting(court: Court, pool: str) -> None:
+    """It holds all that the cell had open, and outlives it in a session of its own."""
+    suspect = court.suspect("trial.dies", "forks-and-leaves")
+    with court.worker(pool=pool) as worker:
+        assert suspect.get(timeout=PATIENCE) is None
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"]
+        court.await_acquittal()
+        court.await_that(lambda: not court.watchers(), "no cell is left")
+        worker.send_signal(signal.SIGTERM)
+        worker.wait()
+        assert court.survivors(), "what it has left"
+    court.marks.repair()
+    court.await_that(lambda: not court.survivors(), "nobody is left")
+    assert not court.quarantine.list()
+
+
+@pytest.mark.matrix
+def test_NEW_1_a_poison_that_ends_its_worker_out_of_its_cell_is_convicted_and_nobody_else(
+    court: Court,
+) -> None:
+    """By its pid, as a program does that reads a pid file."""
+    innocents = [court.suspect("trial.sleeps", 0.5) for _ in range(3)]
+    poison = court.suspect("trial.dies", "kill-worker")
+    with court.supervise(1, "prefork", 4):
+        wait_until(court.quarantine.list, what=lambda: court.log_text()[-3000:], patience=3 * PATIENCE)
+        assert all(innocent.get(timeout=PATIENCE) is None for innocent in innocents)
+    (kept,) = court.quarantine.list()
+    assert kept.id == poison.id
 
 
 def test_NEW_2_a_suspect_that_eats_its_memory_is_stopped_and_the_cause_is_told(

@@ -23,12 +23,13 @@ def container() -> Iterator[Path]:
         yield group
 
 
-def _supervised(court: Court, container: Path) -> Supervisor:
+def _supervised(court: Court, container: Path, concurrency: int = 1) -> Supervisor:
     """One worker, whose container is started again when it has gone."""
 
     def make(name: str) -> Confined:
         log = court.directory / f"{name}.log"
-        made = Confined(court.module, name=name, concurrency=1, env=court.environ(), cwd=ROOT, log_path=log)
+        options: dict[str, Any] = {"env": court.environ(), "cwd": ROOT, "log_path": log}
+        made = Confined(court.module, name=name, concurrency=concurrency, **options)
         made.group = container
         return made
 
@@ -45,6 +46,19 @@ def test_NEW_1_whoever_takes_memory_fast_costs_two_containers_at_most(
         assert 1 <= len(supervisor.deaths) <= 2
     (kept,) = court.quarantine.list()
     assert (kept.id, kept.cause) == (poison.id, "oom")
+
+
+def test_NEW_1_suspects_that_need_more_memory_together_than_there_is_are_tried_one_after_the_other(
+    court: Court, container: Path
+) -> None:
+    """The youngest is ended without a strike, and tried again when nothing runs beside it."""
+    suspects = [court.suspect("trial.grows", 250) for _ in range(3)]
+    with _supervised(court, container, concurrency=3) as supervisor:
+        assert [suspect.get(timeout=3 * PATIENCE) for suspect in suspects] == [250] * 3
+        court.await_acquittal()
+        assert not supervisor.deaths
+        assert "is tried again, alone" in court.log_text()
+    assert not court.events("crashed")[3:] and not court.events("interrupted")
 
 
 @pytest.mark.matrix

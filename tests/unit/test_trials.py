@@ -6,24 +6,22 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.requests import TaskDied, TrialSpoilt
-from celery_poison.sandbox.cell import Box
-from celery_poison.sandbox.nursery import pair
-from celery_poison.sandbox.process import CannotOpen, OpenCell
+from celery_poison.sandbox.cell import boxed
+from celery_poison.sandbox.nursery import Nursery, pair
+from celery_poison.sandbox.process import Running
 from celery_poison.sandbox.running import Trials
-from celery_poison.sandbox.trial import Death, Order, Trial, error_of
+from celery_poison.sandbox.trial import NEVER, Death, Trial, error_of
 
 KILLED = Death(-9)
 
 
 def _trial(hard: float | None = None, soft: float | None = None) -> Trial:
-    def silent(*_: Any) -> None: ...
-
-    trial = Trial(SimpleNamespace(), silent, (), silent, silent, silent, silent, soft, hard)  # type: ignore[arg-type]
+    trial = Trial(SimpleNamespace(), 0, False)
+    trial.soft, trial.hard = soft, hard
     trial.begin()
     return trial
 
@@ -46,34 +44,34 @@ def test_a_limit_and_a_revocation_end_a_trial_as_they_end_a_run_in_the_pool() ->
     assert not revoked.is_over() and isinstance(error_of(revoked, KILLED, NO_EVIDENCE), Terminated)
 
 
-def _open(control: Any, data: Any, box: Box) -> OpenCell:
-    cell = OpenCell.__new__(OpenCell)
-    vars(cell).update(pid=1, control=control, data=data, death=None, is_silent=False, _watcher=-1, _box=box)
-    for sock in (control, data):
-        sock.setblocking(False)
-    return cell
-
-
 def test_NEW_1_what_a_cell_has_told_before_it_died_is_heard_with_its_death() -> None:
     """Or who has ended there would be taken for one who has not."""
     (control, watcher), (data, told) = pair(), pair()
-    cell = _open(control, data, Box.holding((True, "its end")))
+    heard: list[Any] = []
+    running = Running.__new__(Running)
+    vars(running).update(trial=_trial(), pid=1, death=None, _control=control, _data=data, _watcher=-1)
+    vars(running).update(_is_silent=False, _has_result=False, _is_killed=False, _box=boxed((True, "its end")))
+    vars(running).update(_kill_at=NEVER, _abandon_at=NEVER, _over_at=NEVER, _report=heard.append)
+    for sock in (control, data):
+        sock.setblocking(False)
     told.send(pickle.dumps(("accepted", 1, 0.0)))
     told.send(pickle.dumps(("result",)))
     told.close()
     watcher.send(b'{"status": -9, "peak": 0, "taken": 0, "why": ""}')
     watcher.close()
-    assert [*cell.hear()] == [("accepted", 1, 0.0), ("result", True, "its end")]
-    assert cell.death == Death(-9)
+    running.hear()
+    assert [call.args for call in heard] == [(1, 0.0), ("its end",)]
+    assert running.death == Death(-9)
+    assert running.is_over() and running.tell(), "and is no proof"
 
 
 def test_NEW_9_what_waits_for_the_nursery_when_its_worker_leaves_does_not_begin() -> None:
-    host: Any = SimpleNamespace(loop=SimpleNamespace(epoch=1), shutdown=SimpleNamespace(is_begun=True))
+    loop = SimpleNamespace(epoch=1, call_in_loop=lambda call: heard.append(call.args))
+    host: Any = SimpleNamespace(loop=loop, shutdown=SimpleNamespace(is_begun=True))
     trial: Any = SimpleNamespace(request=SimpleNamespace(epoch=1))
-    trials = Trials(host, SimpleNamespace())  # type: ignore[arg-type]
-    assert trials._open_cell(trial, Order(0, 1, 0, 0)) is None
+    heard: list[Any] = []
+    trials, nursery = Trials(host, SimpleNamespace(finished=print, again=print)), Nursery.__new__(Nursery)
+    assert trials._open(trial, nursery)
     host.shutdown.is_begun, host.loop.epoch = False, 2
-    assert trials._open_cell(trial, Order(0, 1, 0, 0)) is None
-    host.loop.epoch = 1
-    with pytest.raises(CannotOpen):  # there is no nursery
-        trials._open_cell(trial, Order(0, 1, 0, 0))
+    assert trials._open(trial, nursery)
+    assert heard == [(trial,), (trial,)] and not trials._running

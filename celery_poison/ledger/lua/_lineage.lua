@@ -6,12 +6,15 @@ local function expire_history(lineage)
 end
 
 -- Clear its flag, and tell of it; after its last run its history goes too. Whether there was something to clear:
--- it was a candidate, or a released message; nil where it has no history.
-local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mid, e, final)
+-- it was a candidate, or a released message; nil where it has no history. `why` it never ran, if it did not.
+local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mid, e, final, why)
   local line = hash(lineage)
   if not line.id then return nil end
   local cleared = line.candidate == '1' or line.probation == '1'
-  if cleared then
+  if cleared and why and why ~= '' then
+    journal(stream, maxlen, {event = 'duplicate', id = e.id, mid = mid, token = e.token, task = e.task,
+      queue = e.queue, worker = e.worker, state = 'DLVD', deliveries = e.deliveries, note = why})
+  elseif cleared then
     count(counts, 'cleared')
     journal(stream, maxlen, {event = 'cleared', id = e.id, mid = mid, token = e.token, task = e.task,
       queue = e.queue, worker = e.worker, state = 'DLVD', cause = line.cause, deliveries = e.deliveries,

@@ -1,4 +1,4 @@
--- acquit: a message with a history ended alive. Clears its flag; after its last run, its record too.
+-- acquit: a message with a history ended alive, or never ran. Clears its flag; after its last run its record.
 -- KEYS[1] running    hash
 -- KEYS[2] done       hash
 -- KEYS[3] lineage    hash
@@ -12,8 +12,9 @@
 -- ARGV[3] start
 -- ARGV[4] final      1 when the lineage ends here, 0 when it goes on as a retry
 -- ARGV[5] copy       1 when nobody knows whether the broker heard of it: what tells a copy for one stays
+-- ARGV[6] why        it never ran; empty: it ended alive
 -- RETURNS OK, 1 if it was a candidate or a released message
--- JOURNALS cleared (only for a candidate or a released message), duplicate (for a parked copy)
+-- JOURNALS cleared (only for a candidate or a released message), duplicate (a parked copy, or it never ran)
 local e = start_of(ARGV[3])
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 local mine, told = current and current.token == e.token, ARGV[5] ~= '1'
@@ -23,5 +24,6 @@ if not current or mine and told then
   end_parking_and_journal(KEYS[5], KEYS[6], KEYS[7], ARGV[1], ARGV[2], 'finished')
 end
 if told then redis.call('HDEL', KEYS[2], e.token) end
-local cleared = clear_and_journal(KEYS[3], KEYS[4], KEYS[8], KEYS[7], ARGV[1], ARGV[2], e, ARGV[4] == '1')
+local cleared = clear_and_journal(KEYS[3], KEYS[4], KEYS[8], KEYS[7], ARGV[1], ARGV[2], e, ARGV[4] == '1',
+  ARGV[6])
 return {'OK', cleared and 1 or 0}
