@@ -56,7 +56,7 @@ def help_of(path: str) -> str:
     own = [(name, said) for name, said in _options(command) if (name, said) not in _shared()]
     also = [name.split()[0].strip("`") for name, said in _options(command) if (name, said) in _shared()]
     listed = "".join(f"- {name}: {said}\n" for name, said in own)
-    more = f"- also {', '.join(f'`{name}`' for name in also)}\n" if also else ""
+    more = f"- [also](#shared-options) {', '.join(f'`{name}`' for name in also)}\n" if also else ""
     return f"\n{text}\n\n{''.join(parts)}\n" + (f"{listed}{more}\n" if own or also else "")
 
 
