@@ -25,6 +25,7 @@ REQUESTED: Final = "requested"
 FAILURE: Final = "failure"
 FROZEN: Final = "frozen"
 SHUTDOWN: Final = "shutdown"
+NOT_REACHED: Final = "not_reached"
 EVICTION: Final = "eviction"
 UNKNOWN: Final = "unknown"
 UNKNOWN_TASK: Final = "unknown_task"
@@ -48,6 +49,7 @@ _SENTENCES: Final = {
     FAILURE: "failed with an exception, of which its caller was told",
     FROZEN: "was running when its worker fell silent",
     SHUTDOWN: "was interrupted by a shutdown",
+    NOT_REACHED: "could not begin: Celery failed before its task",
     EVICTION: "was interrupted when its worker was killed before its shutdown was over",
     UNKNOWN: "was lost for an unknown reason",
     UNKNOWN_TASK: "names a task that its worker does not know",

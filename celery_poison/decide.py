@@ -160,6 +160,7 @@ class End(Enum):
     ROLLED_BACK = "rolled_back", Ended.ROLLED_BACK, "rejected"
     QUARANTINED = "quarantined", Ended.INTERRUPTED, "quarantined"
     WAITS = "waits", Ended.INTERRUPTED, "waits"
+    NOT_REACHED = "not_reached", Ended.INTERRUPTED, "not_reached"
     OVERTAKEN = "overtaken", Ended.NOT, ""
     DIED = "died", Ended.NOT, ""
     TIMED_OUT = "timed_out", Ended.NOT, ""
@@ -233,6 +234,8 @@ def disposition(run: Run) -> Disposition:
         return Disposition(Settlement.QUARANTINE, held, causes.FAILURE)
     if run.acks_late and run.end is End.WAITS:
         return Disposition(Settlement.PARK, held)
+    if run.acks_late and run.end is End.NOT_REACHED:
+        return Disposition(Settlement.INTERRUPT, held, run.cause)
     return Disposition(Settlement.CELERY) if run.leaving else _while_it_stays(run, held)
 
 

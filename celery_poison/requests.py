@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pickle import PickleError
 from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry
+from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError
 
 from celery_poison import causes
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import End
 from celery_poison.errors import StaleDelivery
+
+#: What is raised where a message is not what it should be.
+GARBAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, PickleError)
 
 
 class RollbackRequested(Reject):
@@ -55,6 +60,10 @@ class WaitsForKey(Ignore):
 
 class NeverBegan(StaleCompletion):
     """The same, before it began."""
+
+
+class BodyNotReached(Exception):
+    """Celery failed in front of the task's body: its result backend was away, for one."""
 
 
 class TaskDied(Exception):
@@ -117,12 +126,25 @@ _ENDS: tuple[tuple[type[BaseException], End, str], ...] = (
     (TimeLimitExceeded, End.TIMED_OUT, causes.TIME_LIMIT),
     (Terminated, End.REVOKED, ""),
     (WaitsForKey, End.WAITS, ""),
+    (BodyNotReached, End.NOT_REACHED, causes.NOT_REACHED),
     (QuarantineRequested, End.QUARANTINED, causes.REQUESTED),
     (DiscardRequested, End.DISCARDED, ""),
     (Reject, End.REJECTED, ""),
     (Ignore, End.IGNORED, ""),
     (Retry, End.RETRIED, ""),
 )
+
+
+def of_the_tracer(error: Exception, *, goes_back: bool) -> Exception:
+    """Return what is told of an error that Celery's tracer raised, outside of the task's body.
+
+    Args:
+        goes_back: the message can go back: the body has not begun. It does unless the error is about the
+            message itself, and would come again and again.
+    """
+    if not goes_back or isinstance(error, (*GARBAGE, EncodeError, DecodeError, ContentDisallowed, Reject)):
+        return error
+    return BodyNotReached(repr(error))
 
 
 def success_was_stored(task: Any, id: str, began_ms: int, *, ignored: bool | None = None) -> bool:

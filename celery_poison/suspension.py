@@ -19,7 +19,7 @@ RUNS = 10
 
 #: What says that whatever the queue's tasks depend on is there, or that it is not. Other ends say nothing.
 _SUCCESS = frozenset({End.RETURNED})
-_FAILURE = frozenset({End.RAISED, End.RETRIED, End.ROLLED_BACK, End.DIED, End.TIMED_OUT})
+_FAILURE = frozenset({End.RAISED, End.RETRIED, End.ROLLED_BACK, End.DIED, End.TIMED_OUT, End.NOT_REACHED})
 
 
 class Mode(Enum):

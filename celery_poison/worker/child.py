@@ -31,7 +31,14 @@ from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Start
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.policy import Overrides
-from celery_poison.requests import MemoryExhausted, NeverBegan, StaleCompletion, TaskDied, read_end
+from celery_poison.requests import (
+    MemoryExhausted,
+    NeverBegan,
+    StaleCompletion,
+    TaskDied,
+    of_the_tracer,
+    read_end,
+)
 from celery_poison.task import attempts
 from celery_poison.worker import crash_reports
 from celery_poison.worker.body import surround
@@ -45,7 +52,7 @@ from celery_poison.worker.serving import Serving, serve, serving_as
 NOTE_LENGTH = 500
 
 #: After these nobody hears of a rollback.
-LEAVE_NOTHING = (End.RETURNED, End.RETRIED, End.IGNORED, End.WAITS)
+LEAVE_NOTHING = (End.RETURNED, End.RETRIED, End.IGNORED, End.WAITS, End.NOT_REACHED)
 
 
 @dataclass(slots=True, eq=False)
@@ -244,10 +251,11 @@ def run_guarded(
         evidence = Evidence(rss_kb=peak_memory_kb(), stack=stack)
         return _failed(TaskDied(read_end(error)[1], repr(error), evidence))
     except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
-        finish(error)
-        if not serving.contained:
+        goes_back = not (run.is_in_body or serving.observes) and recorder.diverts(task)
+        finish(ended := of_the_tracer(error, goes_back=goes_back))
+        if ended is error and not serving.contained:
             raise
-        return _failed(error)  # only prefork tells of what its target raises: it would be held for ever
+        return _failed(ended)  # only prefork tells of what its target raises: it would be held for ever
     else:
         raised, kept = _read_failure(result[1], run, task) if result[0] else (None, None)
         finish(raised, is_kept=kept is not None)

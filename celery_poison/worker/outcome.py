@@ -122,7 +122,7 @@ class Outcomes:
             return self._keep(case, what.cause, case.reason)
         if what.settlement is Settlement.PARK:
             return self._park(case)
-        may_have_finished = what.settlement is not Settlement.ROLL_BACK
+        may_have_finished = what.settlement is not Settlement.ROLL_BACK and what.cause != causes.NOT_REACHED
         stored = partial(success_was_stored, request.task, request.id, start.at_ms)
         if may_have_finished and stored(ignored=request.ignore_result):
             return self._tell(case, partial(_finished_after_all, request))
@@ -138,7 +138,7 @@ class Outcomes:
         elif what.settlement in (Settlement.STRIKE, Settlement.ROLL_BACK):
             self._judge(case, recorded)
         else:
-            self._tell(case, request.put_back_now)
+            self._put_back_after(case, self._pause_of(case))
 
     def _judge(self, case: Case, recorded: RecordedEnd) -> None:
         start = case.start
@@ -152,6 +152,15 @@ class Outcomes:
             self._put_back_after(case, getattr(case.error, "countdown", 0.0) or grown)
         else:
             self._tell(case, partial(self._try_again, case, recorded.history.crashes))
+
+    def _pause_of(self, case: Case) -> float:
+        """Return the seconds before an interrupted message goes back: what Celery failed would fail again."""
+        if case.what.cause != causes.NOT_REACHED:
+            return 0.0
+        pause = self.settings.activation_interval
+        name = case.request.humaninfo()
+        logger.warning("celery_poison: %s did not begin, and goes back in %g s: %s", name, pause, case.error)
+        return pause
 
     def _put_back_after(self, case: Case, seconds: float) -> None:
         """Put it back when its time has come; others use its prefetch credit meanwhile."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pickle import PickleError
 from traceback import walk_tb
 from typing import Any
 
@@ -29,6 +28,7 @@ from celery_poison.model import Phase, Start
 from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.outbox import Outbox
 from celery_poison.quarantine.stored import Identity, identity_of, original, word
+from celery_poison.requests import GARBAGE
 from celery_poison.settings import Settings
 from celery_poison.text import clean
 from celery_poison.worker.dispatcher import Dispatcher
@@ -44,8 +44,6 @@ logger = get_logger("celery_poison")
 #: Characters of an error that a reason tells.
 _LENGTH = 200
 
-#: What is raised where a message is not what it should be.
-GARBAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, PickleError)
 #: Seconds that no timer can be set to.
 _FOR_EVER = 1e9
 

@@ -277,7 +277,7 @@ def test_every_cause_has_a_sentence_of_its_own_and_a_place() -> None:
     assert len({causes.describe(cause) for cause in CAUSES}) == len(CAUSES)
     # What kills, why nobody is to blame, why a message is kept that killed nobody; or a bound that was met.
     of_runs = causes.NOBODYS_FAULT | causes.NO_CONVICTIONS | {*causes.DEATHS}
-    assert CAUSES - of_runs == {causes.FAILURES, causes.QUEUE_FULL}
+    assert CAUSES - of_runs == {causes.FAILURES, causes.QUEUE_FULL, causes.NOT_REACHED}
 
 
 def test_the_playbook_has_every_cause_with_which_a_message_may_be_in_quarantine() -> None:
@@ -287,7 +287,7 @@ def test_the_playbook_has_every_cause_with_which_a_message_may_be_in_quarantine(
         if len(row) == 3
         for word in words(row[0])
     }
-    assert told == CAUSES - {causes.SHUTDOWN, causes.EVICTION} | {"signal:N", "exit:N"}
+    assert told == CAUSES - {causes.SHUTDOWN, causes.EVICTION, causes.NOT_REACHED} | {"signal:N", "exit:N"}
 
 
 def _read(path: Path) -> str:

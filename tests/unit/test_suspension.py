@@ -21,7 +21,7 @@ from celery_poison.suspension import (
     most_suspended,
 )
 
-FAILURES = [End.RAISED, End.RETRIED, End.ROLLED_BACK, End.DIED, End.TIMED_OUT]
+FAILURES = [End.RAISED, End.RETRIED, End.ROLLED_BACK, End.DIED, End.TIMED_OUT, End.NOT_REACHED]
 SILENT = [end for end in End if end not in (*FAILURES, End.RETURNED)]
 THREE, HALF = Bounds(in_a_row=3), Bounds(ratio=0.5)
 
