@@ -43,6 +43,7 @@ class Part(Enum):
     EXITS = "how a pool process ended is known by billiard's message only, without memory and stack"
     OUTBOX = "what is published is not stored in the outbox first, but sent as plain Celery does it"
     RECONNECT = "a task that begins while the broker connection is lost may run twice"
+    CELLS = "suspects run alone in their worker's pool, and not beside it"
 
 
 #: Whose hooks they are -> the names. In brackets: the arguments with which it is called, or calls.
@@ -71,6 +72,8 @@ HOOKS: Mapping[Part, _Table] = {
             "on_unknown_message(body,message) on_invalid_task(body,message,exc) "
             "on_decode_error(message,exc) connection_errors channel_errors call_soon(p) timer hub pool"
         ),
+        # Which queue a message of RabbitMQ came from (worker/broadcasts.py).
+        "kombu:Consumer": "queues _active_tags",
         "celery.worker.worker:WorkController": "_process_task(req)",
         "celery.worker.state": "active_requests reserved_requests task_ready(request)",
         # Marking functions before any app makes a task of them (guard.py, plugin.py, task.py).
@@ -134,6 +137,9 @@ HOOKS: Mapping[Part, _Table] = {
         "billiard.pool:ResultHandler": "on_state_change",
         "billiard.queues:_SimpleQueue": "_reader",
         "billiard.popen_fork:Popen": "method pid returncode poll(flag)",
+    },
+    Part.CELLS: {  # sandbox/cell.py
+        "billiard.process:BaseProcess": "_bootstrap()",
     },
     Part.RECONNECT: {  # worker/processes.py
         "celery.concurrency.asynpool:AsynPool": "_fileno_to_outq handle_result_event _cache _sentinel_poll",

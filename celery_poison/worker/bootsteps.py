@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from celery import bootsteps, signals
+from celery.apps.worker import Worker as Program
 from celery.utils.log import get_logger
 from celery.worker import state
 
@@ -43,7 +44,7 @@ class LifeStep(bootsteps.StartStopStep):
             _check_hooks()
             _check_start_method(worker, pool)
             surround(worker.app)
-            nursery = _open_nursery(worker.app, pool)
+            nursery = _open_nursery(worker, pool)
             ours = worker.poison = self._worker = Worker(worker.app, worker.hostname, pool, nursery)
         except PoisonError as error:
             if isinstance(nursery, Nursery):
@@ -82,16 +83,20 @@ class LifeStep(bootsteps.StartStopStep):
 _warned: set[hooks.Misfit] = set()
 
 
-def _open_nursery(app: Any, pool: PoolFacts) -> Nursery | str:
+def _open_nursery(worker: Any, pool: PoolFacts) -> Nursery | str:
     """Fork the nursery of this worker, before it has threads and connections; or say why it has none."""
+    app = worker.app
     settings = plugin_of(app).settings
     if settings.trial != "cell" or settings.observe_only:
         return "there are no trials in cells"
     if sys.platform != "linux":
         return "this is not Linux"
+    if not hooks.fits(hooks.Part.CELLS):
+        return "billiard is not as it was read"
     if pool.is_custom:
         return "this pool is not one of Celery's own"
-    if _thread.get_native_id() != os.getpid():
+    # A test's worker is made in the main thread, and started in another one.
+    if _thread.get_native_id() != os.getpid() or not isinstance(worker, Program):
         return "this worker is a thread of another program"
     try:
         if not pool.contained or not (has := unshareable()):

@@ -23,7 +23,9 @@ from celery_poison.worker import bootsteps
 PACKAGE = Path(celery_poison.__file__).parent
 
 #: Private names that others have made public: of the standard library, redis-py, gevent and eventlet.
-OTHERS = frozenset({"_asdict", "_exit", "_fields", "_replace", "_sock", "_threadpool", "_threads"})
+OTHERS = frozenset(
+    {"_asdict", "_exit", "_fields", "_replace", "_sock", "_threadlocal", "_threadpool", "_threads"}
+)
 
 
 def test_every_hook_fits_what_is_installed() -> None:
