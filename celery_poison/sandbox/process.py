@@ -27,6 +27,8 @@ logger = get_logger("celery_poison")
 SETTING_UP = 120.0
 #: Seconds in which a cell must have ended that was killed, or has given its result.
 ENDING = 5.0
+#: Seconds in which a cell whose time is over can say where it hangs.
+ANSWERING = 0.25
 #: Seconds in which a cell that says nothing more should have ended by itself.
 EXITING = 1.0
 #: Seconds for which a worker must outlive a cell that was killed, if its watcher does so too. Who kills all
@@ -170,8 +172,10 @@ class Running:
                 self._is_killed, self._over_at = True, now + OUTLIVE - MOMENT
             return now >= self._over_at
         if trial.begun and not self._has_result:
-            if trial.is_over() or trial.terminated_by:
+            if trial.terminated_by:
                 self.kill()
+            elif trial.is_over():
+                self._end_hang(now)
             elif trial.is_soft_over():
                 self._report(partial(trial.timed_out, True, trial.soft or 0.0))
                 self.order(b"s")
@@ -181,6 +185,12 @@ class Running:
             self.abandon()
             self._abandon_at = now + ENDING
         return False
+
+    def _end_hang(self, now: float) -> None:
+        """Ask the cell where it is, once, and kill it soon after."""
+        if self._kill_at == NEVER:
+            self._host.ask_where(self.pid)
+            self._kill_at = now + ANSWERING
 
     def _is_watched(self) -> bool:
         return self._watcher >= 0 and not select.select([self._watcher], [], [], 0)[0]

@@ -93,6 +93,7 @@ class Host:
         complain: logs an error that no message suffers from, once.
         prepare: returns what makes a forked process one that runs a task for this worker, given what its
             start says about what runs beside it.
+        ask_where: has the cell of this pid, which hangs, write down where it is.
         explain: returns what is known about the death of a cell, and keeps it for whoever asks for its pid.
         lease: descriptor of the memory in which the worker keeps its lease.
     """
@@ -103,6 +104,7 @@ class Host:
     shutdown: Any
     complain: Callable[[Exception], object]
     prepare: Callable[[int], Prepare]
+    ask_where: Callable[[int], object]
     explain: Callable[[int, Death], Evidence]
     lease: int
 

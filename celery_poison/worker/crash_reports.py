@@ -88,15 +88,20 @@ class CrashReports:
             _RAISED in text,
         )
 
-    def ask(self, pid: int) -> tuple[str, ...]:
-        """Return where a process is that hangs, and is about to be killed; () if it does not answer."""
-        file = Path(self.path, str(pid))
-        over = time.monotonic() + _ANSWER
+    def ask(self, pid: int) -> bool:
+        """Have a process that hangs write down where it is; return False if it has no place for that."""
         with suppress(OSError):
-            if not file.exists():  # it would be ended by such a signal
-                return ()
-            os.kill(pid, DUMP)
-            while time.monotonic() < over:
+            if Path(self.path, str(pid)).exists():  # else it would be ended by such a signal
+                os.kill(pid, DUMP)
+                return True
+        return False
+
+    def where(self, pid: int) -> tuple[str, ...]:
+        """Return where a process is that hangs, and is about to be killed; () if it does not answer."""
+        over, file = time.monotonic() + _ANSWER, Path(self.path, str(pid))
+        with suppress(OSError):
+            is_asked = self.ask(pid)
+            while is_asked and time.monotonic() < over:
                 text = file.read_text("utf-8", "replace")[:_READ]
                 if text.endswith("\n") and (frames := _FRAME.findall(text)):
                     return _told(frames)

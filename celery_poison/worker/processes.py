@@ -275,8 +275,15 @@ class Exits:
 
     def hanging(self, pid: int) -> Evidence:
         """Return what is known of a process that has used up its time: its memory, and where it is."""
-        stack = self._reports.ask(pid) if self._reports and pid and pid != os.getpid() else ()
+        if (ended := self._ended.get(pid)) is not None:  # a cell, which was asked before it was killed
+            return replace(self.so_far(pid), stack=ended.report.stack)
+        stack = self._reports.where(pid) if self._reports and pid and pid != os.getpid() else ()
         return replace(self.so_far(pid), stack=stack)
+
+    def ask_cell(self, pid: int) -> None:
+        """Have a cell that has used up its time write down where it is, before it is killed."""
+        if self._reports:
+            self._reports.ask(pid)
 
     def so_far(self, pid: int) -> Evidence:
         """Return what is known of a process that may live on: its memory."""

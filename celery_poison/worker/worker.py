@@ -94,7 +94,7 @@ class Worker:
         self._make_outcomes()
         host = Host(
             *(app, pool, self.loop, self.shutdown, self.complain),
-            *(self._prepare_cell, self.exits.of_cell, self._lease.fd),
+            *(self._prepare_cell, self.exits.ask_cell, self.exits.of_cell, self._lease.fd),
         )
         self.cells = Cells(host, self._settings, nursery)
         self._make_heartbeat()
