@@ -12,6 +12,7 @@ import functools
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -78,6 +79,12 @@ def make_app(environ: Mapping[str, str]) -> Celery:
     played = script(environ["ISSUES_SCRIPT"])
     app = Celery("issues", broker=environ["ISSUES_BROKER"], backend=environ["ISSUES_BACKEND"])
     app.conf.update(broker_connection_retry_on_startup=True, **getattr(played, "SETTINGS", {}))
+    app.steps["consumer"].update(getattr(played, "STEPS", ()))
+    return furnish(app, environ)
+
+
+def furnish(app: Celery, environ: Mapping[str, str]) -> Celery:
+    """Give an app the plugin, if the environment says so, and the script's tasks."""
     if environ["ISSUES_GUARDED"]:
         install(app, poison_guard_all=True)
 
@@ -85,7 +92,7 @@ def make_app(environ: Mapping[str, str]) -> Celery:
         # Not shared: Celery would give a shared task to every other app of this process.
         return lambda run: app.task(run, **{"name": run.__name__, "shared": False, **options})
 
-    played.tasks(task)
+    script(environ["ISSUES_SCRIPT"]).tasks(task)
     return app
 
 
@@ -185,6 +192,30 @@ class Stage:
     def kept(self) -> int:
         """How many messages are in quarantine."""
         return len(Quarantine(self.app).list()) if self.guarded else 0
+
+    def pytest(self) -> str:
+        """Run the script's own tests, with Celery's fixtures, and say how they ended."""
+        words = ["-q", "-p", "celery.contrib.pytest", "-p", "examples.issues.fixtures", "--noconftest"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *words,
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            self._directory,
+        ]
+        ran = subprocess.run(
+            [*command, ROOT / "examples" / "issues" / f"{self.name}.py"],
+            cwd=ROOT,
+            env=os.environ | self.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        (self._directory / "pytest.log").write_text(ran.stdout + ran.stderr)
+        return re.sub(r",? \d+ warnings?| in [\d.]+s.*", "", ran.stdout.splitlines()[-1])
 
     def flower(self, path: str, asked: dict[str, Any]) -> int:
         """Start a Flower, send this to it, and return the HTTP status of its answer."""

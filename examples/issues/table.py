@@ -12,7 +12,12 @@ NAMES = sorted(
     (path.stem for path in Path(__file__).parent.glob("*_[0-9]*.py")),
     key=lambda name: (name.split("_")[0], int(name.split("_")[1])),
 )
-_REPOSITORIES = {"celery": "celery/celery", "kombu": "celery/kombu", "flower": "mher/flower"}
+_REPOSITORIES = {
+    "billiard": "celery/billiard",
+    "celery": "celery/celery",
+    "flower": "mher/flower",
+    "kombu": "celery/kombu",
+}
 _HEAD = """\
 | issue | what is played | plain Celery | with celery_poison | script |
 |---|---|---|---|---|"""
