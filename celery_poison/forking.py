@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 #: Seconds that a fork waits for a thread at most; a stalled Redis must not keep the pool from growing.
 PATIENCE = 1.0
@@ -58,6 +59,26 @@ def no_fork() -> Iterator[None]:
             _changed.notify_all()
 
 
+#: Owners of connections that tell a server that this process lives, and what returns the socket of each.
+_signs_of_life: WeakKeyDictionary[Any, Callable[[Any], Any]] = WeakKeyDictionary()
+
+
+def keep_from_forks(owner: Any, socket_of: Callable[[Any], Any]) -> None:
+    """Close, in whatever is forked here, the socket that ``socket_of(owner)`` returns then.
+
+    A process that a task leaves running would keep its dead worker alive by it.
+    """
+    _signs_of_life[owner] = socket_of
+
+
+def _close_inherited() -> None:
+    for owner, socket_of in list(_signs_of_life.items()):
+        with suppress(AttributeError, OSError):  # it has none
+            # This descriptor only: a shutdown would reach the other process. And at once: gevent closes
+            # whatever it closes when its loop runs, which it need not do here.
+            unpatched("os", "close")(socket_of(owner).detach())
+
+
 def _before_fork() -> None:
     _changed.acquire()  # held until the fork is over, so that nobody begins meanwhile
     _changed.wait_for(lambda: _working == 0, timeout=PATIENCE)
@@ -66,6 +87,7 @@ def _before_fork() -> None:
 def _after_fork_in_child() -> None:
     global _changed, _working
     _changed, _working = threading.Condition(), 0
+    _close_inherited()
 
 
 os.register_at_fork(

@@ -21,12 +21,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet
 
 import redis
 import redis.sentinel
 
-from celery_poison.forking import unpatched
+from celery_poison.forking import keep_from_forks, unpatched
 from celery_poison.ledger.connection import REDIS_ERRORS
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
@@ -87,7 +86,7 @@ class Writer:
         self._pid = 0
         self._retry_at = 0.0
         self.failures = 0
-        _writers.add(self)
+        keep_from_forks(self, lambda writer: writer._connection._sock)
 
     def send(self, commands: bytes) -> bool:
         """Hand ``commands`` to the kernel; False when the ledger is away (counted in ``failures``)."""
@@ -220,25 +219,6 @@ class Writer:
         if connection is not None:
             # A half-sent command must not be completed by the next one: the socket is done for.
             connection.disconnect()
-
-
-#: Of this process, and of the one that has forked it.
-_writers: WeakSet[Writer] = WeakSet()
-
-
-def _close_inherited() -> None:
-    """Close, in a process that was just forked, the connections of the one that has forked it.
-
-    They are its sign of life. A process that a task leaves running would keep its dead worker alive; a pool
-    process opens one of its own.
-    """
-    for writer in list(_writers):
-        with suppress(AttributeError, OSError):  # it has none
-            connection: Any = writer._connection
-            connection._sock.close()  # this descriptor only: a shutdown would reach the other process
-
-
-os.register_at_fork(after_in_child=_close_inherited)
 
 
 def waiter(sock: Any) -> Callable[[float], object]:

@@ -16,6 +16,7 @@ from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.failover.monitor import Monitor
+from celery_poison.forking import keep_from_forks
 from celery_poison.guard import give_back_acks
 from celery_poison.ledger.connection import ask_once
 from celery_poison.ledger.queries import Queries
@@ -82,6 +83,8 @@ class Worker:
         self.shutdown = Shutdown()
         self.complain = Complaints()
         self.loop = EventLoop()
+        if pool.contained:  # an AMQP server gives back what it holds when the last copy is closed
+            keep_from_forks(self.loop, lambda loop: loop.consumer.connection._connection.transport.sock)
         self.broadcasts = Broadcasts(app, self.loop)
         self._background = Background(self.complain)
         self._announce = Announcer(self.loop)

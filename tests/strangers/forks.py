@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -40,10 +39,6 @@ def _call(url: str) -> None:
     subprocess.Popen([sys.executable, "-c", code], close_fds=False)
 
 
-def _multiprocess(url: str) -> None:
-    multiprocessing.get_context("fork").Process(target=_stay, args=(url,)).start()
-
-
 def _billiard(url: str) -> None:
     billiard.Process(target=_stay, args=(url,)).start()
 
@@ -51,7 +46,6 @@ def _billiard(url: str) -> None:
 WAYS: dict[str, Callable[[str], None]] = {
     "fork": _fork,
     "subprocess": _call,
-    "multiprocessing": _multiprocess,
     "billiard": _billiard,
 }
 
