@@ -38,12 +38,12 @@ def play(setup: Setup, args: argparse.Namespace) -> dict[str, Any]:
         ) as supervisor,
     ):
         supervisor.wait_ready(120)
-        fleet.strike()
         # Monitors listen for so long before they believe in any death.
         time.sleep(Settings().activation_interval + 1.0)
         for name in sorted(names):
             fleet.send("waits", name, args.seconds)
         wait_until(lambda: fleet.names("start"), 60, what="the first one runs")
+        fleet.strike()  # what has begun by now runs until its worker is killed, however slowly all was sent
         for number in range(args.kills):
             time.sleep(args.every)
             supervisor.workers[number % 2].kill_group()
