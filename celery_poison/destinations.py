@@ -59,7 +59,7 @@ def route(
         came_from: the queue that it was consumed from.
         was_sent: it has been at a named destination before: it goes there once.
     """
-    by_cause = destination if isinstance(destination, Mapping) else {EVERY_CAUSE: destination}
+    by_cause = _by_cause(destination)
     chosen = by_cause.get(cause, by_cause.get(EVERY_CAUSE, SYSTEM))
     if chosen is None:
         stays = cause in STAYS or blocked_retry_timeout < 0
@@ -67,6 +67,15 @@ def route(
     if chosen in (SYSTEM, came_from) or was_sent:
         return SYSTEM_ROUTE
     return Route(queue=chosen)
+
+
+def _by_cause(destination: Destination) -> Mapping[str, str | None]:
+    return destination if isinstance(destination, Mapping) else {EVERY_CAUSE: destination}
+
+
+def named_in(destination: Destination) -> set[str]:
+    """Return the queues that a destination names, for whatever cause."""
+    return {queue for queue in _by_cause(destination).values() if queue not in (None, SYSTEM)}
 
 
 def verdict_header(record: MessageRecord) -> dict[str, Any]:

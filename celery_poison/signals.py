@@ -6,9 +6,15 @@ workers and what they were running, the operator's own for released and failed m
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from celery import Celery
 from celery.utils.dispatch import Signal
+
+from celery_poison.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery_poison.listening import Listener
 
 _MESSAGE = {"message"}
 _WORKER = {"worker", "incident"}
@@ -33,3 +39,37 @@ endpoint_resumed: Any = Signal(name="endpoint_resumed", providing_args={"worker"
 queue_blocked: Any = Signal(name="queue_blocked", providing_args={"queue", "cause"})
 queue_unblocked: Any = Signal(name="queue_unblocked", providing_args={"queue"})
 queue_filling: Any = Signal(name="queue_filling", providing_args={"queue", "waiting", "limit"})
+
+#: What :func:`listen` brings to another process than the monitor's.
+_OF_A_FAILOVER = {
+    each.name: each for each in (worker_lost, failover_started, failover_finished, monitor_changed)
+}
+
+
+def listen(app: Celery) -> Listener:
+    """Have this process, which only publishes, hear of deaths and failovers, until ``stop()`` (EMS-5).
+
+    Sends ``worker_lost``, ``failover_started``, ``failover_finished`` and ``monitor_changed``, with the
+    arguments that they have elsewhere, in a daemon thread that looks at the ledger once a second. It waits
+    for a Redis that is away, and then tells what happened meanwhile. Call it in each process that is to hear,
+    after any fork; not in a worker, which would hear of its own monitor's acts twice.
+
+    Returns:
+        a context manager that stops at its end; it has begun already.
+
+    Raises:
+        ConfigurationError: celery_poison is not installed on ``app``, or its ledger's URL is wrong.
+    """
+    # Here: those who do not ask for it pay nothing.
+    from celery_poison.listening import Listener
+
+    plugin = vars(app).get("_poison")
+    if plugin is None:
+        raise ConfigurationError(
+            "signals.listen(app): celery_poison is not installed on this app: put @guarded on a task, or call"
+            " install(app) before"
+        )
+    listener = Listener(
+        plugin.open_ledger(), lambda name, facts: _OF_A_FAILOVER[name].send(sender=None, **facts)
+    )
+    return listener.start()

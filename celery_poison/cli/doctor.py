@@ -17,6 +17,7 @@ from kombu.transport import redis as kombu_redis
 from celery_poison import hooks
 from celery_poison.broker.publish import bounded_connection
 from celery_poison.cli import redis_checks
+from celery_poison.cli.destination_checks import destinations
 from celery_poison.cli.output import print_json, wants_json
 from celery_poison.cli.redis_checks import Finding
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
@@ -124,9 +125,7 @@ def examine(app: Celery) -> Iterator[Finding]:
     except LedgerUnavailable as error:
         cure = _VERIFY if "CERTIFICATE_VERIFY_FAILED" in str(error) else _START
         yield Finding("reachable", str(error), cure, broken=True)
-    yield _check_tasks(plugin)
-    yield _check_broker(app)
-    yield _check_backend(app)
+    yield from (_check_tasks(plugin), _check_broker(app), *destinations(plugin), _check_backend(app))
     if directory := settings.spool_directory:
         said = spooled_here(directory)
         yield Finding("spool", said or f"nothing in {directory}", _SPOOLED if said else "")

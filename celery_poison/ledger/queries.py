@@ -56,6 +56,15 @@ class _Fleet(Reader):
             raw: Any = self._client.get(self._keys.monitor)
         return raw.decode() if raw else ""
 
+    def monitor_fence(self) -> tuple[str, int]:
+        """Return who holds the monitor's lock, or the empty string, and the lock's fencing number."""
+        with clear_errors("reading the monitor"):
+            pipe = self._client.pipeline(transaction=False)
+            pipe.get(self._keys.monitor)
+            pipe.get(self._keys.monitor_fence)
+            holder, fence = pipe.execute()
+        return holder.decode() if holder else "", int(fence or 0)
+
     def open_incidents(self) -> dict[str, str]:
         """Return dead workers whose messages are still being put back, with their incident."""
         with clear_errors("reading open incidents"):
@@ -73,6 +82,14 @@ class _Fleet(Reader):
             ids: Any = self._client.zrevrange(self._keys.incidents, 0, limit - 1)
         found = (self.incident(id.decode()) for id in ids)
         return [incident for incident in found if incident]
+
+    def incidents_since(self, at_ms: int) -> dict[str, int]:
+        """Return the incidents that were noticed since, in their order, and when, in ms of Redis' clock."""
+        with clear_errors("reading incidents"):
+            found: Any = self._client.zrange(
+                self._keys.incidents, at_ms, "+inf", byscore=True, withscores=True
+            )
+        return {incident.decode(): int(at) for incident, at in found}
 
     def recent_deaths(self, seconds: float) -> int:
         """Return how many workers were declared dead in the last ``seconds`` (of the last thousand)."""

@@ -79,7 +79,7 @@ def test_WAS_8_what_lies_in_the_spool_of_this_machine_is_told(
     console = Console(new_fleet(redis_url, poison_spool_directory=str(spool)).app)
     assert finding(console, "spool")["level"] == "ok", "another machine's"
     spool.mkdir(0o700)
-    (spool / "m1.json").write_text("{}")
+    (spool / f"{0:032x}.json").write_text("{}")
     found = finding(console, "spool")
     assert found["level"] == "warn" and found["said"].startswith("1 message that quarantine could not take")
 
