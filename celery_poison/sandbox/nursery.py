@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket
 import gc
+import importlib
 import os
 import pickle
 import signal
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 
 from celery import Celery
 from celery.app.utils import find_app
+from celery.platforms import set_pdeathsig
 
 from celery_poison import procfs
 from celery_poison.forking import no_fork, unpatched
@@ -178,6 +180,7 @@ def _serve(orders: Any, worker: int, app: Celery, *, is_fresh: bool = False) -> 
     name(NURSERY)
     end_of_worker = os.pidfd_open(worker)
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (*_NOT_FOR_US, signal.SIGCHLD)}
+    _load_ahead()
     gc.freeze()
 
     def be(order: Order, said: int, box: int, lease: int) -> int:
@@ -199,6 +202,13 @@ def _serve(orders: Any, worker: int, app: Celery, *, is_fresh: bool = False) -> 
                 _be_watcher(pickle.loads(data), end_of_worker, fds, be)
         for fd in fds:
             os.close(fd)
+
+
+def _load_ahead() -> None:
+    """Load once what every cell would load for itself, in time and memory of its own."""
+    with suppress(Exception):  # the cells do without
+        importlib.import_module("celery.concurrency.prefork")  # not in other pools' workers: hooks.py
+        set_pdeathsig("SIGKILL")  # again; with cffi this takes its parser
 
 
 def _be_watcher(order: Order, end_of_worker: int, fds: list[int], be: Any) -> NoReturn:
