@@ -124,6 +124,11 @@ def _fork() -> int:
     return pid
 
 
+def _close(fd: int) -> None:
+    """Close it now: gevent (25.8) leaves that to a hub, which does not run here."""
+    unpatched("os", "close")(fd)
+
+
 # --- where the pool does not fork --------------------------------------------------------------------
 
 
@@ -201,7 +206,7 @@ def _serve(orders: Any, worker: int, app: Celery, *, is_fresh: bool = False) -> 
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _be_watcher(pickle.loads(data), end_of_worker, fds, be)
         for fd in fds:
-            os.close(fd)
+            _close(fd)
 
 
 def _load_ahead() -> None:
@@ -218,7 +223,7 @@ def _be_watcher(order: Order, end_of_worker: int, fds: list[int], be: Any) -> No
     def fork() -> int:
         pid = _fork()
         for fd in of_cell if pid else (control, end_of_worker):
-            os.close(fd)
+            _close(fd)
         return pid
 
     code = 1
