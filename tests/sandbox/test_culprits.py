@@ -103,7 +103,7 @@ def test_NEW_1_a_poison_that_ends_its_worker_out_of_its_cell_is_convicted_and_no
     innocents = [court.suspect("trial.sleeps", 0.5) for _ in range(3)]
     poison = court.suspect("trial.dies", "kill-worker")
     with court.supervise(1, "prefork", 4):
-        wait_until(court.quarantine.list, what=lambda: court.log_text()[-3000:], patience=3 * PATIENCE)
+        wait_until(court.quarantine.list, 3 * PATIENCE, what=lambda: court.log_text()[-3000:])
         assert all(innocent.get(timeout=PATIENCE) is None for innocent in innocents)
     (kept,) = court.quarantine.list()
     assert kept.id == poison.id
