@@ -40,7 +40,7 @@ def started(serve: Serve, *mids: str, **options: Any) -> FlowerServer:
 def rows(flower: FlowerServer, **query: str) -> list[str]:
     """The mids of a list, as it is shown."""
     page = flower.get(f"/poison?{urlencode(query)}").text
-    return re.findall(r'<tr id="m-([0-9a-f]+)"', page)
+    return re.findall(r'<tr id="m-([0-9a-f-]+)"', page)
 
 
 def cells(flower: FlowerServer, path: str) -> str:
