@@ -71,6 +71,9 @@ class Trials:
         self.wake()
         if self._thread is not None:
             self._thread.join(3 * TICK)
+        if self._thread is None or not self._thread.is_alive():
+            for each in (self._selector, self._woken, self._wakes):
+                each.close()
 
     def _report(self, call: Callable[[], Any]) -> None:
         if not self._ending:
