@@ -52,8 +52,8 @@ def _register_work(app: Celery) -> None:
 
 def _register_others(app: Celery) -> None:
     @guarded
-    @app.task(bind=True, name="fleet.told")
-    def told(self: Any, how: str) -> None:
+    @app.task(bind=True, name="fleet.hears")
+    def hears(self: Any, how: str) -> None:
         """Leave a mark of whether it was told that it was delivered before."""
         marks(os.environ["MARKS_URL"]).leave("told", self.request.id, how, self.request.poison.redelivered)
         if self.request.poison.deliveries > 1 or self.request.retries:

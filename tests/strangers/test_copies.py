@@ -98,7 +98,7 @@ def test_TP1_8_an_error_while_it_is_published_marks_what_is_sent_again_and_nothi
 @pytest.mark.parametrize("how", ["delivered again", "released"])
 def test_EMS_7_every_start_but_the_first_is_told_that_it_was_redelivered(ids: Ids, how: str) -> None:
     with ids.worker():
-        sent = ids.send("told", how)
+        sent = ids.send("hears", how)
         if how == "released":
             ids.await_that(ids.quarantine.list, "in quarantine")
             ids.quarantine.release([ids.quarantine.list()[0].mid])
@@ -110,7 +110,7 @@ def test_EMS_7_every_start_but_the_first_is_told_that_it_was_redelivered(ids: Id
 @BOTH
 def test_a_sender_cannot_have_retries_or_what_is_parked_go_to_a_queue_of_its_choice(ids: Ids) -> None:
     with _headers(**{TRIAL: "elsewhere", MARK: 1}):
-        ids.send("told", "retried")
+        ids.send("hears", "retried")
     with ids.worker():
         ids.await_that(lambda: len(ids.marks.all("told")) == 2, "retried in its own queue")
         ids.await_that(ids.nothing_runs, "forgotten")
