@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
+from celery_poison.failures import KeptFailure
 from celery_poison.flower import words
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.model import MessageRecord, StoredMessage
@@ -43,7 +44,9 @@ class MessageStory(NamedTuple):
     Attributes:
         steps: the newest of its life; ``left_out`` earlier ones are not shown.
         decisions: those that people took.
-        raised: what its attempts raised, if it is kept for that: title -> rows.
+        raised: what its attempts raised, if it is kept for that: title -> rows; of the traceback from the
+            user's code on.
+        above: lines of the traceback before the user's code: Celery's.
         stack: where its code was when it died, the innermost call first, down to where the user's code was
             entered: each call, and whether it is the user's.
         below: the calls of Celery and of the worker.
@@ -58,6 +61,7 @@ class MessageStory(NamedTuple):
     left_out: int
     decisions: list[Step]
     raised: list[tuple[str, list[tuple[str, str]]]]
+    above: list[str]
     stack: list[tuple[str, bool]]
     below: list[str]
     headers: list[tuple[str, str]]
@@ -91,6 +95,7 @@ def _read(quarantine: Quarantine, id: str) -> MessageStory:
     headers = (
         {name: value for name, value in stored.headers.items() if name not in _ARGUMENTS} if stored else {}
     )
+    above, failure = _folded(detail.failure)
     return MessageStory(
         record=record,
         stored=stored,
@@ -101,14 +106,30 @@ def _read(quarantine: Quarantine, id: str) -> MessageStory:
         decisions=[step for step in steps if step.kind in _DECISIONS],
         raised=[
             (title, [(words.say(name), words.say(text, 1000)) for name, text in rows])
-            for title, rows in story.failure_rows(detail.failure)
+            for title, rows in story.failure_rows(failure)
             if rows
         ],
+        above=[words.say(line, 1000) for line in above],
         stack=called[:entry],
         below=frames[entry:],
         headers=_table(headers),
         properties=_table(stored.properties if stored else {}),
     )
+
+
+def _folded(failure: KeptFailure | None) -> tuple[list[str], KeptFailure | None]:
+    """Return the lines of its traceback before the user's code, and the failure without them.
+
+    Nothing is taken away where no line is the user's.
+    """
+    lines = failure.traceback.splitlines() if failure else []
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    own = next((number for number in frames if is_users(lines[number])), None)
+    if failure is None or own is None:
+        return [], failure
+    first = frames[0]
+    kept = failure._replace(traceback="\n".join([*lines[:first], *lines[own:]]))
+    return lines[first:own], kept
 
 
 def _step(entry: Mapping[str, str]) -> Step:

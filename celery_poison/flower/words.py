@@ -8,7 +8,7 @@ from typing import Any
 
 from kombu.utils.json import dumps
 
-from celery_poison.causes import describe, short
+from celery_poison.causes import FAILURE, NO_CONVICTIONS, describe, short
 from celery_poison.model import MessageRecord
 from celery_poison.text import clean, count_of, duration, span, when
 from celery_poison.text import short as short_id
@@ -64,6 +64,13 @@ def state(record: MessageRecord) -> str:
     return record.resolution or name if record.state == "FAIL" else name
 
 
+def came_back(record: Any) -> str:
+    """Return what a released message, or a group of them, in quarantine again has done: not each has died."""
+    if record.cause == FAILURE:
+        return "failed again"
+    return "came back" if record.cause in NO_CONVICTIONS else "died again"
+
+
 def zone() -> str:
     """Return the time zone of every moment that is shown: that of this process."""
     return time.strftime("%Z")
@@ -100,6 +107,7 @@ NAMES: dict[str, Any] = {
     "cause": cause,
     "short_cause": short_cause,
     "own_reason": own_reason,
+    "came_back": came_back,
     "zone": zone,
     "state_of": state,
     "attempts": attempts,

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from celery_poison.failures import KeptFailure
 from celery_poison.flower import incidents
 from celery_poison.flower.choosing import Listing
 from celery_poison.headers import mid_of
@@ -167,7 +168,7 @@ def test_what_died_again_after_its_release_is_counted_where_the_release_is_told(
     for _ in range(2):
         keeper.keep(keeper.receive(), crashes=1)
     wait_until(
-        lambda: "3 messages released, and 2 died again." in flower.get(told).text, what="two died again"
+        lambda: "3 messages released, and 2 came back." in flower.get(told).text, what="two died again"
     )
     wait_until(lambda: cells(flower, "/poison").count("died again") == 2, what="the list says so, too")
 
@@ -185,6 +186,29 @@ def test_the_stack_stands_at_the_top_of_a_message_as_lines_of_text(
     assert page.index("<pre>") < page.index("On record")
 
 
+def test_a_failure_is_decided_above_its_traceback_which_begins_at_the_users_code(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        *('  File "/venv/site-packages/celery/app/trace.py", line 479, in trace_task', "    R = fun(*args)"),
+        *('  File "/srv/shop/<b>.py", line 12, in charge', "    prices[sku]"),
+        "KeyError: 'sku-9'",
+    ]
+    fleet.send("healthy", 1)
+    kept = KeptFailure("KeyError", "'sku-9'", "\n".join(lines)).encode()
+    mid = keeper.keep(keeper.receive(), "failure", 0, failure=kept, releases=1)
+    flower = started(serve, mid)
+    page = flower.get(f"/poison/message/{mid}").text
+    _, users, below = (html.unescape(text) for text in re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL))
+    assert users.splitlines() == [lines[0], *lines[3:]]
+    assert below.splitlines() == lines[1:3]
+    assert page.index("/poison/preview/release") < page.index("<pre>")
+    assert "<b>.py" not in page, "a path is hostile, too"
+    for shown in (page, flower.get("/poison").text):
+        assert "failed again" in shown and "died again" not in shown
+
+
 def test_every_moment_is_shown_with_its_zone(serve: Serve, fleet: Fleet, keeper: Keeper) -> None:
     mid = keeper.send_and_keep("fleet.kill_child")
     flower = started(serve, mid, env={"TZ": "Asia/Tokyo"})
@@ -192,6 +216,22 @@ def test_every_moment_is_shown_with_its_zone(serve: Serve, fleet: Fleet, keeper:
         moments = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d( JST)?", flower.get(path).text)
         assert moments and {*moments} == {" JST"}, path
     assert "times in JST" in flower.get("/poison/incidents").text
+
+
+def test_a_group_is_acted_on_from_its_row_as_a_whole_and_nothing_else(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    mids = [keeper.send_and_keep("fleet.kill_child") for _ in range(2)]
+    other = keeper.send_and_keep("fleet.segfault", cause="signal:11")
+    flower = started(serve, *mids, other)
+    groups = flower.get("/poison").text.partition('id="poison-groups"')[2].partition("</table>")[0]
+    asked = [html.unescape(text) for text in re.findall(r'name="filter" value="([^"]*)"', groups)]
+    chosen = {"everything": "1", "filter": asked[0]}
+    assert "/poison/preview/discard" in groups and "_xsrf" in groups
+    assert "Discard 2 messages?" in flower.post("/poison/preview/discard", chosen, **TOKEN).text
+    assert flower.post("/poison/preview/discard", chosen).status == 403
+    flower.post("/poison/act/discard", chosen, **TOKEN)
+    wait_until(lambda: [each.mid for each in fleet.quarantine.list()] == [other], what="only one group")
 
 
 def test_a_search_shows_first_what_it_found_and_a_wrong_one_only_what_is_wrong_with_it(
