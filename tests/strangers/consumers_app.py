@@ -69,7 +69,7 @@ def build_app(environ: Any = os.environ) -> Celery:
 if "KIND" in os.environ:
     app = build_app()
 
-    @app.task(name="consumers.work")
+    @app.task(name="consumers.work", shared=False)
     def work() -> int:
         return 1
 

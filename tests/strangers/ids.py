@@ -33,7 +33,7 @@ def build(environ: Mapping[str, str], *, current: bool = False) -> Celery:
 
 def _register_work(app: Celery) -> None:
     @guarded
-    @app.task(bind=True, name="fleet.work")
+    @app.task(bind=True, shared=False, name="fleet.work")
     def work(self: Any, n: int, seconds: float = 0.0, gate: bool = False) -> Any:
         here = marks(os.environ["MARKS_URL"])
         here.leave("work", self.request.id, "start", n)
@@ -43,7 +43,7 @@ def _register_work(app: Celery) -> None:
         here.leave("work", self.request.id, "end", n)
         return n
 
-    @app.task(bind=True, name="fleet.parent")
+    @app.task(bind=True, shared=False, name="fleet.parent")
     def parent(self: Any, how: str, queue: str) -> None:
         """Have a task that is unknown here run with the headers of this one."""
         for n in (0, 1):
@@ -52,7 +52,7 @@ def _register_work(app: Celery) -> None:
 
 def _register_others(app: Celery) -> None:
     @guarded
-    @app.task(bind=True, name="fleet.hears")
+    @app.task(bind=True, shared=False, name="fleet.hears")
     def hears(self: Any, how: str) -> None:
         """Leave a mark of whether it was told that it was delivered before."""
         marks(os.environ["MARKS_URL"]).leave("told", self.request.id, how, self.request.poison.redelivered)
@@ -66,7 +66,7 @@ def _register_others(app: Celery) -> None:
             self.retry(countdown=0)
 
     @guarded
-    @app.task(bind=True, name="fleet.refresh")
+    @app.task(bind=True, shared=False, name="fleet.refresh")
     def refresh(self: Any, gate: bool = False) -> None:
         """What is broadcast; it publishes one message."""
         here = marks(os.environ["MARKS_URL"])

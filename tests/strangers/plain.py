@@ -19,7 +19,7 @@ def work(n: int, **options: Any) -> Any:
     return signature("fleet.work", (n, 0.0, True), immutable=True, app=app).set(queue="celery", **options)
 
 
-@app.task(bind=True, name="plain.hands_on")
+@app.task(bind=True, shared=False, name="plain.hands_on")
 def hands_on(self: Any, how: str) -> None:
     """Publish two tasks of the guarded service with the headers of this task's own message."""
     headers = self.request.headers
