@@ -46,7 +46,7 @@ _SENTENCES: Final = {
     FAILURES: "was put back more often than max_failures allows",
     REJECTED: "failed and its task does not acknowledge failures",
     REQUESTED: "was sent to quarantine by its own task",
-    FAILURE: "failed with an exception, of which its caller was told",
+    FAILURE: "failed with an exception, as its caller knows",
     FROZEN: "was running when its worker fell silent",
     SHUTDOWN: "was interrupted by a shutdown",
     NOT_REACHED: "could not begin: Celery failed before its task",
@@ -265,12 +265,12 @@ class Evidence:
         if self.signal == signal.SIGKILL:
             unless = "" if self.oom is None else ", of which there is no sign"
             return (
-                "Who sent SIGKILL is not known: the task itself, a person, or a kernel short of"
+                "The sender of SIGKILL is not known: the task itself, a person, or a kernel short of"
                 f" memory{unless}."
             )
         if self.time_limit_s is not None:
             return f"Its hard time limit was {self.time_limit_s:g} s."
-        return "Somebody asked its process to end." if self.is_from_outside else ""
+        return "A signal from outside asked its process to end." if self.is_from_outside else ""
 
     def _of_the_worker(self) -> str:
         told = [f"That was {self.died}." if self.died else "", _NOTICED.get(self.noticed, "")]
@@ -281,7 +281,7 @@ class Evidence:
             of = "its control group" if self.limit_of == "group" else "the machine's memory"
             near = "near the limit" if self.near_limit else "not near the limit"
             told.append(
-                f"When it was heard last, at most {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of"
+                f"At its last heartbeat, at most {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of"
                 f" the {_mib(self.limit_kb)} of {of} were in use: {near}."
             )
         return " ".join(filter(None, [*told, self._what_ended_it()]))
@@ -290,11 +290,11 @@ class Evidence:
         if self.noticed == "frozen":
             return ""
         if self.asked_ms is not None:
-            return "It was ended before it had left; by whom is not known."
+            return "It was killed before it had left; the sender is not known."
         if self.noticed != "gone":
-            return "What became of it is not known."
-        maybe = " It may be the want of memory." if self.near_limit else ""
-        return f"What ended it is not known.{maybe}"
+            return "Its end is not known."
+        maybe = " It may be a lack of memory." if self.near_limit else ""
+        return f"The reason is not known.{maybe}"
 
 
 NO_EVIDENCE: Final = Evidence()

@@ -1,7 +1,7 @@
-"""``celery inspect poison_…``: what one worker knows of itself. Read only, and nothing is asked of Redis.
+"""``celery inspect poison_…``: one worker's own state. Read only, without Redis.
 
-Imported by workers, and by every ``celery`` command, which refuses what it does not know. A worker answers on
-its event loop: what is said here is in its memory already, and there is a limit to it. No arguments, no URLs.
+Imported by workers, and by every ``celery`` command, which refuses unknown ones. A worker answers on its event
+loop, from memory, with a limited number of messages. No arguments, no URLs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from celery.worker.state import reserved_requests
 
 from celery_poison.plugin import plugin_of
 
-#: Messages that are told, unless somebody asks for fewer.
+#: Most messages in an answer.
 MOST = 100
 
 _LIMIT: dict[str, Any] = {"signature": f"[N={MOST}]", "args": [("limit", int)]}
@@ -22,7 +22,7 @@ _LIMIT: dict[str, Any] = {"signature": f"[N={MOST}]", "args": [("limit", int)]}
 
 @inspect_command()
 def poison_status(state: Any, **_: Any) -> Any:
-    """What the worker tells with its heartbeats, and what it goes by at this moment."""
+    """Return the data of the worker's heartbeats, and the version of its overrides."""
     ours, plugin = getattr(state.consumer.controller, "poison", None), plugin_of(state.app)
     if ours is None:
         return nok("this worker guards nothing: celery_poison was installed too late, or not at all")

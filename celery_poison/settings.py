@@ -67,13 +67,13 @@ class Settings:
     redis_url: str | None = _setting(
         None,
         values.url,
-        "Where the ledger lives. Default: the broker if it is Redis, else the result backend if it is Redis.",
+        "The ledger's Redis. Default: the broker if it is Redis, else the result backend if it is Redis.",
     )
     namespace: str = _setting("poison", values.name, "Prefix and hash tag of every key of the ledger.")
     guard_all: bool = _flag("Guard every task of the app. Tasks keep their own acknowledgement mode.")
     observe_only: bool = _flag("Judge and journal everything, divert nothing.")
     fail_open: bool = _flag(
-        "When the ledger is away: True runs tasks unguarded, False holds them back.", default=True
+        "While the ledger is away: True runs tasks unguarded, False holds them back.", default=True
     )
     max_crashes: int = _whole(2, 1, "Deaths attributed to a message before it is quarantined.", "deaths")
     max_failures: int = _whole(
@@ -85,40 +85,41 @@ class Settings:
     max_payload_bytes: int | None = _whole(
         None,
         1,
-        "Largest body accepted, as received, before it is unpacked or decoded. None: no limit.",
+        "Largest body that is accepted, as received. None: no limit.",
         "bytes",
     )
     fingerprint: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
         None,
         values.function,
-        "Function of the task's arguments that tells equal messages. None: all arguments.",
+        "Function of the task's arguments: messages with an equal result count as equal. None: all"
+        " arguments.",
     )
     block_fingerprint_after: int | None = _whole(
         None,
         1,
-        "Convictions of one fingerprint after which new messages bearing it are quarantined on arrival.",
+        "Convictions of one fingerprint that block it: new messages with it are quarantined on arrival.",
         "convictions",
     )
     keep_failures: bool = _flag(
-        "Keep in quarantine what failed with an exception: raised without a retry, or its retries used up."
-        " Its caller is told as ever."
+        "Keep a message that failed with an exception, without a retry or with its retries used up. Its"
+        " caller gets the failure as ever."
     )
     ignore: Collection[type[Exception] | str] = _setting(
         (),
         values.exceptions,
-        "Exceptions that are left alone in spite of keep_failures, by class or dotted name.",
+        "Exceptions that keep_failures leaves alone, by class or dotted name.",
     )
     convict_at_once: Collection[type[Exception] | str] = _setting(
         (),
         values.exceptions,
-        "Exceptions at the first of which a message goes to quarantine without a retry, by class or dotted"
-        " name; also without keep_failures.",
+        "Exceptions that quarantine a message at once, without a retry, by class or dotted name; also"
+        " without keep_failures.",
     )
     idempotency_key: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
         None,
         values.function,
-        "Function of the task's arguments whose result names the effect: a second message with the same one"
-        " has none of its own. None: no key.",
+        "Function of the task's arguments that names the effect: a second message with an equal key has no"
+        " effect. None: no key.",
     )
     idempotency_window: float = _seconds(
         86_400.0, 1, "How long a key counts after the first task with it has returned."
@@ -126,12 +127,10 @@ class Settings:
     exception_destination: str | Mapping[str, str | None] | None = _setting(
         "system",
         values.destination,
-        "Where poison goes: 'system' (the quarantine), a queue name, None (it stays and is redelivered after"
-        " poison_blocked_retry_timeout), or a mapping of causes, '*' for every other one, to these.",
+        "Where poison goes: 'system' (the quarantine), a queue name, None (back to its queue after"
+        " poison_blocked_retry_timeout), or a mapping of causes to these, '*' for all others.",
     )
-    transactional_publish: bool = _flag(
-        "What a task publishes leaves when it has succeeded, and not at all if it fails."
-    )
+    transactional_publish: bool = _flag("Send the messages of a task only when it has succeeded.")
     on_send_failed: Mapping[str, Any] | str | None = _setting(
         None,
         values.error_transaction,
@@ -140,10 +139,10 @@ class Settings:
     on_rollback: Mapping[str, Any] | str | None = _setting(
         None,
         values.error_transaction,
-        "Error transaction: an attempt of a task ended without success, and is no retry.",
+        "Error transaction: an attempt of a task ended without success, and without a retry.",
     )
     on_quarantine: Mapping[str, Any] | str | None = _setting(
-        None, values.error_transaction, "Error transaction: a message was put into quarantine."
+        None, values.error_transaction, "Error transaction: a message was quarantined."
     )
     on_discard: Mapping[str, Any] | str | None = _setting(
         None,
@@ -154,104 +153,102 @@ class Settings:
     quarantine_keep: float | None = _seconds(
         None,
         1,
-        "How long messages are kept in quarantine, and as long again what was given up, before they are"
-        " exported and deleted. None: for ever.",
+        "How long messages stay in quarantine, and given-up ones as long again, before they are exported"
+        " and deleted. None: for ever.",
     )
     quarantine_export: str | None = _setting(
-        None, values.directory, "Directory that what was kept too long is written to before it is deleted."
+        None, values.directory, "Directory for the files of messages that poison_quarantine_keep deletes."
     )
     keep_unprocessable: int = _whole(
         10_000,
         0,
-        "What never reached a task (unknown task, undecodable, malformed, no task at all) is kept while fewer"
-        " messages than this are in quarantine. 0: dropped, as plain Celery does.",
+        "Keep messages that never reached a task (unknown, undecodable, malformed, no task) while fewer"
+        " than this are in quarantine. 0: drop them, as plain Celery does.",
         "messages",
     )
     blocked_retry_timeout: float = _setting(
         5.0,
         values.retry_timeout,
-        "With exception_destination=None: pause before the next delivery; 0 at once, -1 not before a person"
+        "With exception_destination=None: pause before the next delivery; 0: none, -1: until a person"
         " releases it.",
         unit="seconds",
     )
     spool_directory: str | None = _setting(
         None,
         values.directory,
-        "Private directory of the machine for what quarantine cannot take while Redis is away, or refuses it."
-        " None: that stays with the broker until Redis takes it.",
+        "Private directory on this host for messages that quarantine cannot take while Redis is away."
+        " None: they stay with the broker.",
     )
     rollback_pause: float = _seconds(
-        0.0, 0, "Pause before what was rolled back goes back; doubled each time."
+        0.0, 0, "Pause before a rolled-back message goes back; doubled each time."
     )
     queues: Mapping[str, Mapping[str, Any]] | None = _setting(
-        None, _queues, "What differs in some queues: {queue: {option: value}}. A task's own goes before it."
+        None, _queues, "Options of single queues: {queue: {option: value}}. A task's own options win."
     )
     suspend_after_failures: int = _whole(
         0,
         0,
-        "Sequential failures, over its whole pool, after which a worker stops consuming a queue. 0: never.",
+        "Failures in a row, over its whole pool, after which a worker stops consuming a queue. 0: never.",
         "failures",
     )
     suspend_failure_ratio: float | None = _setting(
         None,
         values.share,
-        "Share of failures among a worker's last 10 runs of a queue at which it stops consuming that.",
+        "Share of failures among a worker's last 10 runs of a queue at which it stops consuming it.",
     )
     suspend_for: float = _seconds(
-        60.0, 0.1, "How long it does not consume that queue. Then one message of it runs, and decides."
+        60.0, 0.1, "How long it does not consume that queue. Then one message is tried."
     )
     suspend_share: float = _setting(
         0.5,
         values.number(0),
-        "Share of the workers of a queue that may have stopped consuming it at a time; one always may.",
+        "Share of a queue's workers that may be suspended at a time; one always may.",
     )
     max_messages: int | None = _whole(
         None,
         1,
-        "Messages that may wait in a queue, and in the quarantine; poison_queues has limits of single queues."
-        " None: no limit.",
+        "Messages that may wait in a queue, and in the quarantine. None: no limit.",
         "messages",
     )
     max_messages_behavior: Literal["reject_new", "discard_old"] = _setting(
         "reject_new",
         values.one_of("reject_new", "discard_old"),
-        "At the limit: 'reject_new', publishing raises QueueFull; 'discard_old', the oldest messages make"
+        "At the limit: 'reject_new': publishing raises QueueFull; 'discard_old': the oldest messages make"
         " room, and are kept as given up.",
     )
     second_person: int | None = _whole(
         None,
         2,
-        "Messages from which on a release, a scheduled release or a purge is done only once a second person"
-        " asks for the same. None: one is enough.",
+        "A release or purge of so many messages needs a second person. None: one is enough.",
         "messages",
     )
     outbox: bool = _flag(
-        "Store what is published for a guarded task in the ledger first; a relay in the workers sends it."
+        "Store messages for guarded tasks in the ledger first; a relay in the workers sends them."
     )
     outbox_database: str | None = _setting(
         None,
         values.database,
-        "Your own database, in whose transactions messages are stored: 'django', 'django:ALIAS', or a URL of"
-        " SQLAlchemy. A relay moves them from there into the ledger.",
+        "Your own database, in whose transactions messages are stored first: 'django', 'django:ALIAS', or"
+        " a URL of SQLAlchemy.",
     )
     outbox_timeout: float = _seconds(
-        3.0, 0.1, "How long storing a message may keep its caller waiting before the ledger counts as away."
+        3.0, 0.1, "How long storing a message may delay its caller before the ledger counts as away."
     )
     outbox_retries: int = _whole(
         3,
         0,
-        "Times that a message is sent again, where its failure may pass, before that is told.",
+        "Times that a message is sent again after a failure that may pass, before that is reported.",
         "retries",
     )
-    outbox_retry_interval: float = _seconds(1.0, 0, "Pause before each of them.")
+    outbox_retry_interval: float = _seconds(1.0, 0, "Pause before each of these.")
     outbox_resend_interval: float = _seconds(
-        10.0, 0.1, "Pause after these, in which nothing is sent to that queue; then it begins anew."
+        10.0, 0.1, "Pause of that queue after these; then it begins anew."
     )
     outbox_auto_block: bool | Collection[str] = _setting(
         False,
         values.names_or_flag,
-        "Block sending to a queue also where the failure may pass, until somebody unblocks it: True, or a"
-        " list of queues.",
+        "Block sending also after a failure that may pass, until a person unblocks it: True, or a list of"
+        " queues.",
     )
     heartbeat_interval: float = _seconds(3.0, 0.05, "Pause between heartbeats.")
     activation_interval: float = _seconds(
@@ -260,71 +257,70 @@ class Settings:
     trial: Literal["cell", "queue", "off"] = _setting(
         "cell",
         values.one_of("cell", "queue", "off"),
-        "How a suspect is tried: 'cell', alone in a process beside the pool; 'queue', alone in a worker"
-        " that serves the trial queue; 'off', not at all: it runs like every other message, and two deaths"
-        " convict.",
+        "How a suspect is tried: 'cell', alone in a process beside the pool; 'queue', alone in a worker of"
+        " the trial queue; 'off', not at all: two deaths convict.",
     )
     trial_queue: str = _setting(
         "celery.trial",
         values.name,
-        "With poison_trial='queue': the queue in which suspects wait for their trial.",
+        "With poison_trial='queue': the queue in which suspects wait.",
     )
     trial_memory_limit: int | None = _whole(
         None,
         1,
-        "Memory that a suspect may use in its cell before it counts as out of memory. None: what there is.",
+        "Memory of a suspect in its cell before it counts as out of memory. None: all there is.",
         "bytes",
     )
     trial_cells: int | None = _whole(
         None,
         1,
-        "How many suspects a worker tries side by side at most, each in a cell of its own. None: as many as"
-        " it has slots, and as its memory bears.",
+        "How many suspects a worker tries at once at most. None: as many as it has slots and memory.",
         "cells",
     )
     fleet_gate_share: float | None = _setting(
         0.5,
         values.share,
-        "Share of the workers whose deaths within the window close the fleet gate: until it is lifted, only a"
-        " death on trial convicts. None: never.",
+        "Share of the workers whose deaths within the window close the fleet gate: then only a death on"
+        " trial convicts. None: never.",
     )
-    fleet_gate_workers: int = _whole(3, 1, "Workers that must have died at least.", "workers")
+    fleet_gate_workers: int = _whole(3, 1, "Least number of dead workers that closes it.", "workers")
     fleet_gate_window: float = _seconds(
-        60.0, 0.1, "Time within which they died; for as long after the last such death the gate stays closed."
+        60.0, 0.1, "Time within which they died; the gate opens as long after the last such death."
     )
     durability: Literal["process", "sync"] = _setting(
         "process",
         values.one_of("process", "sync"),
-        "What a recorded start survives: the process that wrote it, or Redis too: it is on disk, or on a"
-        " replica, before the task begins.",
+        "Which death a recorded start survives: 'process', that of its process; 'sync', that of Redis too:"
+        " no task begins before its start is on disk, or on a replica.",
     )
     journal: Literal["attempts", "incidents"] = _setting(
         "attempts",
         values.one_of("attempts", "incidents"),
-        "Journal every finished attempt, or count ended runs per task and journal only incidents.",
+        "'attempts' journals every finished run; 'incidents' only counts them per task.",
     )
     journal_maxlen: int = _whole(1_000_000, 1000, "Entries the journal keeps, approximately.", "entries")
     redact: Sequence[str] | bool = _setting(
         ("*password*", "*secret*", "*token*"),
         values.redact,
-        "Arguments that logs and displays hide: names, with * and ?, also of keys within them. True: all.",
+        "Arguments that logs and displays hide: names, with * and ?, also of keys inside arguments. True:"
+        " all.",
     )
     notify: Receiver | Sequence[Receiver] | None = _setting(  # noqa: RUF009 - a field, like the others
         None,
         values.receivers,
-        "Who is told of each new group in quarantine, and of a fleet gate that closed: a list of URLs,"
-        " commands, 'module:function' and 'event'. None: nobody.",
+        "Receivers of a notification for each new group in quarantine, and for a closed fleet gate: a list"
+        " of URLs, commands, 'module:function' and 'event'.",
     )
     notify_per_minute: int = _whole(
         10,
         1,
-        "At most so many for each of them; what is more is summed up in one.",
+        "At most so many for each receiver; more are summed up in one.",
         "notifications per minute",
     )
     release: str = _setting(
         "",
         values.release,
-        "Version of your own code, as you call it; journalled, so that deploys can be compared.",
+        "Version of your own code; journalled, so that deploys can be compared.",
     )
 
     @classmethod

@@ -2,7 +2,7 @@
 
 One worker's consumption of one queue is an *endpoint*. It consumes; after too many failures it is suspended;
 when that is over it probes: one message runs, and how that ends decides. Nothing here knows Redis, Celery or
-clocks; docs/howto.md has the same rules in plain English, and the tests try every way.
+clocks; docs/howto/stop.md has the same rules in plain English, and the tests try every way.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class Held:
     def _gone_away(self, error: Exception) -> None:
         if not self._is_away:
             logger.warning(
-                "celery_poison: the broker does not hear this worker, and is told later: %s", error
+                "celery_poison: the broker does not answer; acknowledgements are sent again later: %s", error
             )
         self._is_away = True
         self._recheck_until = time.monotonic() + RECHECK_FOR

@@ -121,31 +121,30 @@ def _per_second(ctx: click.Context, parameter: click.Parameter, typed: str | Non
 
 
 careful_options: tuple[Option, ...] = (
-    click.option(
-        "--canary", is_flag=True, help="One first; the others only if it has ended well after --soak."
-    ),
-    click.option("--soak", metavar="TIME", callback=seconds, help="For --canary: 90s, 15m. Default: 60s."),
-    click.option(
-        "--rate", metavar="N/s|N/m", callback=_per_second, help="At most so many per second, or minute."
-    ),
+    click.option("--canary", is_flag=True, help="One first; the others only if it is well after --soak."),
+    click.option("--soak", metavar="TIME", callback=seconds, help="With --canary: 90s, 15m. Default: 60s."),
+    click.option("--rate", metavar="N/s|N/m", callback=_per_second, help="So many per second, or minute."),
     click.option(
         "--max-waiting",
         type=click.IntRange(1),
         metavar="N",
-        help="No more while so many wait in the queue, or so many of the released ones have not ended.",
+        help="Pause while so many wait in the queue, or so many released ones have not ended.",
     ),
-    click.option("--keep-going", is_flag=True, help="Go on though a released message has died again."),
+    click.option("--keep-going", is_flag=True, help="Go on after a released message has died again."),
     click.option(
         "--keep-counts",
         is_flag=True,
-        help="Count its strikes and failures on, not from 0; the old convict no more.",
+        help="Count strikes and failures on, not from 0; old ones convict no more.",
     ),
-    click.option("--after", metavar="TIME", callback=seconds, help="By itself, after so long: 10m, 1h."),
+    click.option("--after", metavar="TIME", callback=seconds, help="Later, by the active monitor: 10m, 1h."),
     click.option(
-        "--times", type=click.IntRange(1), metavar="N", help="For --after: and again when it comes back."
+        "--times",
+        type=click.IntRange(1),
+        metavar="N",
+        help="With --after: again when it comes back, N times in all.",
     ),
-    click.option("--cancel", is_flag=True, help="Take --after back: it stays until somebody decides."),
-    click.option("--to", metavar="QUEUE", default="", help="To this queue instead of their own."),
+    click.option("--cancel", is_flag=True, help="Undo --after: it stays until a person decides."),
+    click.option("--to", metavar="QUEUE", default="", help="To this queue, not to their own."),
 )
 
 
@@ -186,14 +185,14 @@ def _how(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     click.option(
         "--force",
         is_flag=True,
-        help="Even if this app has no such task, or nobody knows the queue of --to.",
+        help="Even if this app does not know the task, or the queue of --to.",
     ),
 )
 def release(ctx: click.Context, **options: Any) -> None:
     """Put messages back into their own queues, byte for byte as they were sent.
 
-    A released message runs alone and on probation: one more death brings it straight back. Then no more are
-    released, unless --keep-going; typed again, the command goes on with what is still in quarantine.
+    A released message runs alone and on probation: one more death brings it straight back, and ends the
+    release, unless --keep-going. Typed again, the command goes on with what is still in quarantine.
 
     \b
     celery -A proj poison release ID --note "fixed in 1.2.3"
@@ -210,11 +209,11 @@ def release(ctx: click.Context, **options: Any) -> None:
     click.option(
         "--force",
         is_flag=True,
-        help="Even if the body is not JSON: its chord, chain and errbacks then hear nothing.",
+        help="Even if the body is not JSON: chord, chain and errbacks then get nothing.",
     ),
 )
 def fail(ctx: click.Context, force: bool, **options: Any) -> None:
-    """Give messages up: whoever waits for them gets a failure, from the caller to chords and errbacks.
+    """Give messages up: their callers, chords and errbacks get a failure.
 
     \b
     celery -A proj poison fail ID --note "customer is gone"
@@ -225,9 +224,9 @@ def fail(ctx: click.Context, force: bool, **options: Any) -> None:
 
 @verb(*_OPTIONS)
 def discard(ctx: click.Context, **options: Any) -> None:
-    """Give messages up without telling anybody. Their callers, if any, wait on: see fail.
+    """Give messages up without a report. A caller, if any, waits on: see fail.
 
-    Restore takes it back, until purge.
+    Restore brings them back, until purge.
 
     \b
     celery -A proj poison discard ID --note "sent by mistake"
@@ -238,13 +237,13 @@ def discard(ctx: click.Context, **options: Any) -> None:
 @verb(
     *choosing("Those", "that was discarded"),
     *act_options,
-    click.option("--force", is_flag=True, help="Those named by id even if they were failed, or edited."),
+    click.option("--force", is_flag=True, help="Those named by id, even if they were failed or edited."),
 )
 def restore(ctx: click.Context, force: bool, **options: Any) -> None:
     """Bring discarded messages back into quarantine, with their history, causes and counts.
 
-    One that was failed is refused without --force: its caller has been told, and that is not taken back. So
-    is one that was edited: its changed copy stands for it.
+    Without --force a failed message is refused, since its caller already has the failure; so is an edited
+    one, since both it and its copy may then run.
 
     \b
     celery -A proj poison restore ID --note "we need it after all"

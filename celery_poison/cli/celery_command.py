@@ -70,9 +70,9 @@ class LazyGroup(DYMGroup):
 @click.pass_context
 @handle_preload_options
 def poison(ctx: click.Context) -> None:
-    """See and decide what becomes of poison messages.
+    """See poison messages, and decide about them.
 
-    Messages that killed their workers lie in quarantine, byte for byte, until somebody releases, fails or
+    Messages that killed their workers lie in quarantine, byte for byte, until a person releases, fails or
     discards them.
 
     \b

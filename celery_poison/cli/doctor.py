@@ -44,18 +44,14 @@ _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 @verb(
     click.option("--notify", is_flag=True, help="Send a test to everything that poison_notify names."),
-    click.option(
-        "--broker-moved", is_flag=True, help="Sign the ledger for the broker's new address first. See below."
-    ),
+    click.option("--broker-moved", is_flag=True, help="First sign the ledger for the broker's new address."),
     json_option,
 )
 def doctor(ctx: click.Context, notify: bool, broker_moved: bool) -> None:
     """Check settings, Redis, permissions, clock, broker and result backend; each with its cure.
 
-    A ledger knows the address of its broker, so that nothing is released into another one. Where the broker
-    has moved, and what was in it came along, stop the workers, change broker_url, run this once with
-    --broker-moved, and start them again. Other names of the same server, and a Sentinel's or a cluster's
-    failover, need nothing.
+    If the broker has moved with its messages: stop the workers, change broker_url, run this once with
+    --broker-moved, start the workers. Another name of the same server, or a failover, needs nothing.
 
     Exit status: 0 nothing failed, 1 something did, 3 Redis is unreachable.
 
@@ -87,7 +83,7 @@ def _notify(app: Celery) -> Iterator[Finding]:
             try:
                 receiver.tell(test.as_dict())
             except NotDelivered as error:
-                cure = "correct it, or poison_notify; see docs/howto.md, Be told"
+                cure = "correct it, or poison_notify; see docs/howto/notify.md"
                 yield Finding("notify", f"{receiver.name}: {error}", cure, broken=True)
             else:
                 yield Finding("notify", f"{receiver.name} took a test")

@@ -27,7 +27,7 @@ from celery_poison.quarantine.given_up import Draft, Quarantine
         "values",
         metavar="NAME=VALUE",
         multiple=True,
-        help="One argument, in JSON or else as text; a positional one by its parameter's name.",
+        help="One argument, in JSON or as text; a positional one by its parameter's name.",
     ),
     click.option("--queue", metavar="QUEUE", default="", help="Send the copy there."),
     click.option("--hold", is_flag=True, help="Keep the copy in quarantine, for release."),
@@ -35,18 +35,17 @@ from celery_poison.quarantine.given_up import Draft, Quarantine
     click.option(
         "--force",
         is_flag=True,
-        help="Even if its task is not registered in this app or does not take such arguments, or nobody"
-        " consumes the queue.",
+        help="Even if this app does not know the task, or it takes no such arguments, or no worker consumes"
+        " the queue.",
     ),
     *who_options,
     json_option,
 )
 def edit(ctx: click.Context, **options: Any) -> None:
-    """Release a changed copy of a message. The original is given up, stays until purge, and names its copy.
+    """Release a changed copy of a message; the original is given up.
 
-    The copy has the same task id: its result, chord, chain and errbacks are the original's. It runs alone and
-    on probation. Without --args, --kwargs, --set and --queue, $EDITOR is opened on the call. Only bodies in
-    JSON can be edited.
+    The copy keeps the task id, so callers, chord, chain and errbacks get its result. It runs alone and on
+    probation. Without --args, --kwargs, --set and --queue, $EDITOR opens the call. The body must be JSON.
 
     \b
     celery -A proj poison edit ID --set path=/srv/b.png --note "the file had moved"

@@ -33,18 +33,16 @@ from celery_poison.text import count_of, duration, short, span, when
 _SELECT = (
     click.option("--queue", default="", help="Only of this queue."),
     click.option("--task", default="", help="Only of this task."),
-    click.option(
-        "--failed", is_flag=True, help="Those that do not wait any more: `outbox retry` sends them."
-    ),
+    click.option("--failed", is_flag=True, help="Messages that were taken out: `outbox retry` sends them."),
 )
 _NUMBERS = click.argument("numbers", nargs=-1, type=click.IntRange(1), metavar="[NUMBER]...")
 
 
 @click.group()
 def outbox() -> None:
-    """See and change what waits in the outbox: published, stored, and not sent yet.
+    """See and change the outbox: messages that are stored and not sent yet.
 
-    A relay in every worker sends it. What cannot be sent waits, and is tried again.
+    A relay in every worker sends them, and tries again where that fails.
 
     \b
     celery -A proj poison outbox status
@@ -58,7 +56,7 @@ def _desk(ctx: click.Context) -> OutboxDesk:
 
 @verb(json_option, name="status", group=outbox)
 def status(ctx: click.Context) -> None:
-    """Say for each destination how much waits, why, and when it is tried again.
+    """Show for each destination how many messages wait, why, and when the next try is.
 
     \b
     celery -A proj poison outbox status
@@ -101,7 +99,7 @@ def _lane_row(lane: LaneRecord) -> list[object]:
     group=outbox,
 )
 def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int) -> None:
-    """List what waits, in the order in which it will be sent.
+    """List waiting messages in the order of sending.
 
     \b
     celery -A proj poison outbox list
@@ -132,9 +130,9 @@ def show(ctx: click.Context, number: int) -> None:
 
 @verb(_NUMBERS, *_SELECT[:2], *who_options, json_option, name="retry", group=outbox)
 def retry(ctx: click.Context, numbers: tuple[int, ...], queue: str, task: str, note: str, actor: str) -> None:
-    """Send again at once: these NUMBERs, or all that waits, or what waits for one queue or task.
+    """Send at once: these NUMBERs, all that waits, or one queue or task.
 
-    What is blocked stays: unblock it. A failed message that does not wait any more is named by its number.
+    Blocked messages stay: unblock them. Name a failed message by its number.
 
     \b
     celery -A proj poison outbox retry
@@ -156,7 +154,7 @@ def retry(ctx: click.Context, numbers: tuple[int, ...], queue: str, task: str, n
     group=outbox,
 )
 def drop(ctx: click.Context, numbers: tuple[int, ...], note: str, actor: str) -> None:
-    """Delete messages that were not sent. Nobody is told, and nothing brings them back.
+    """Delete unsent messages for good, without a report.
 
     \b
     celery -A proj poison outbox drop 17 --note "sent by hand"
@@ -184,10 +182,10 @@ def _each(ctx: click.Context, numbers: tuple[int, ...], act: Callable[[int], Non
 
 @verb(name="run", group=outbox)
 def run(ctx: click.Context) -> None:
-    """Send what waits, from a process of its own, until SIGTERM or Ctrl-C.
+    """Send waiting messages from a process of its own, until SIGTERM or Ctrl-C.
 
-    Every worker does so already: this is for where no worker can reach the broker, or none runs all the time.
-    Any number of them may run.
+    Every worker does so already: use this where no worker reaches the broker, or none runs all the time. Any
+    number may run.
 
     \b
     celery -A proj poison outbox run

@@ -74,11 +74,11 @@ def list_(
     limit: int | None,
     offset: int,
 ) -> None:
-    """List messages, those in quarantine unless told otherwise, newest first.
+    """List messages, newest first; by default those in quarantine.
 
-    Text may use * and ?, numbers and ages (s, m, h, d) may be compared. Fields: id, mid, task, queue, group,
-    cause, arguments, fingerprint, worker, incident, reason, deliveries, deaths (crashes), strikes, failures,
-    payload_bytes, releases_left, age.
+    Fields of --filter: id, mid, task, queue, group, cause, arguments, fingerprint, worker, incident, reason
+    (text, with * and ?); deliveries, deaths (crashes), strikes, failures, payload_bytes, releases_left,
+    age (numbers; ages in s, m, h, d).
 
     \b
     celery -A proj poison list
@@ -123,12 +123,10 @@ def _nothing(quarantine: Quarantine, what: str, filters: Sequence[str]) -> str:
     json_option,
 )
 def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | None) -> None:
-    """Count what is in quarantine by cause and task, the largest group first.
+    """Count messages in quarantine by cause and task, the largest group first.
 
-    What is kept for what it raised (poison_keep_failures) is told apart by that.
-
-    RELAPSED counts those that had been released before, and died again. A group's id may be given to release,
-    fail and discard.
+    Kept failures (poison_keep_failures) also differ by their exception. RELAPSED counts messages that were
+    released and came back. Release, fail and discard take a group's id.
 
     \b
     celery -A proj poison groups
@@ -180,10 +178,10 @@ def _raised(quarantine: Quarantine, groups: Iterable[Group]) -> dict[str, str]:
     json_option,
 )
 def show(ctx: click.Context, id: str, raw: bool) -> None:
-    """Tell a message's story: where it died, with which arguments, what to type next, and all that is known.
+    """Show one message: where it died, its arguments, the next command, and all that is on record.
 
-    ID is a task id, or a mid where several messages carry one task id; what is unique of it will do. The body
-    is never unpickled, and shown without what poison_redact hides.
+    ID is a task id, or a mid where several messages carry one task id. Nothing is unpickled: a body that is
+    not JSON is shown as bytes. The text hides arguments that poison_redact names; --json and --raw do not.
 
     \b
     celery -A proj poison show 0b6d1a0c-4f0e-4d0a-9f5e-6c1f3a1f2b11
@@ -334,11 +332,9 @@ def journal() -> None:
 
 
 @verb(
-    click.option(
-        "-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="Newest so many."
-    ),
-    click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON object in each line, and nothing else."),
+    click.option("-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="So many."),
+    click.option("-f", "--follow", is_flag=True, help="Go on with new ones, until Ctrl-C."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line."),
     group=journal,
 )
 def tail(ctx: click.Context, lines: int, follow: bool) -> None:
@@ -378,15 +374,17 @@ def _entry_id(ctx: click.Context, option: click.Parameter, value: str) -> str:
 
 @verb(
     click.option(
-        "--after", callback=_entry_id, default="", metavar="ID", help="Only what came after this entry."
+        "--after", callback=_entry_id, default="", metavar="ID", help="Only entries after this one."
     ),
-    click.option("--output", callback=private_file, metavar="FILE", default="-", help="A file, not stdout."),
+    click.option(
+        "--output", callback=private_file, metavar="FILE", default="-", help="A file instead of stdout."
+    ),
     group=journal,
 )
 def export(ctx: click.Context, after: str, output: IO[str]) -> None:
-    """Write all entries up to now, oldest first: one JSON object in each line.
+    """Write all entries up to now, oldest first: one JSON object a line.
 
-    How many there were, where to go on next time, and what had been trimmed before is told on stderr.
+    On stderr: the number of entries, the --after for next time, and how many had been trimmed before.
 
     \b
     celery -A proj poison journal export --output journal.jsonl

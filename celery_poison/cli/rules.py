@@ -21,20 +21,20 @@ from celery_poison.text import when
 _SOON = "the workers act on it within a heartbeat"
 
 _WHAT = (
-    click.option("--task", default="", help="A task, by its name; beside --fingerprint: whose it is."),
-    click.option("--fingerprint", default="", help="A fingerprint, as `list --json` and `show` tell it."),
+    click.option("--task", default="", help="A task; with --fingerprint: the task it belongs to."),
+    click.option("--fingerprint", default="", help="A fingerprint, as `list --json` and `show` print it."),
     click.option(
         "--like", "like", default="", metavar="ID", help="The fingerprint of this message in quarantine."
     ),
 )
 _QUEUE = click.option(
-    "--queue", default="", help="Sending to this queue, from the outbox; --task: only of it."
+    "--queue", default="", help="Sending from the outbox to this queue; with --task only that task."
 )
 _IF_VERSION = click.option(
     "--if-version",
     type=click.IntRange(0),
     metavar="N",
-    help="Change nothing unless this is still the version that `policy get` shows.",
+    help="Only if this is still the version that `policy get` shows.",
 )
 
 
@@ -54,13 +54,12 @@ _IF_VERSION = click.option(
     json_option,
 )
 def block(ctx: click.Context, consuming: bool, expires: float | None, as_list: bool, **how: Any) -> None:
-    """Send new messages of a task, or those like a known poison, to quarantine without running them.
+    """Send new messages of a task, or like a known poison, to quarantine without running them.
 
-    Every worker acts on it within about a heartbeat. What runs already goes on. A message that is released
-    from quarantine runs all the same.
+    Workers follow within a heartbeat. Running messages go on; a released message runs all the same.
 
-    With --queue nothing is sent from the outbox to that queue, or of one task to it: it waits there. With
-    --consuming the queue is paused, too; `unblock` ends both.
+    With --queue the outbox sends nothing to that queue. With --consuming the queue is paused, too; `unblock`
+    ends both.
 
     \b
     celery -A proj poison block --like ID --note "crashes the converter"
@@ -93,9 +92,9 @@ def block(ctx: click.Context, consuming: bool, expires: float | None, as_list: b
 
 @verb(*_WHAT, _QUEUE, *who_options, json_option)
 def unblock(ctx: click.Context, queue: str, note: str, actor: str, **what: str) -> None:
-    """Let new messages of a task, or like a known poison, run again; with --queue, be sent again, at once.
+    """Let new messages of a task, or like a known poison, run again; with --queue: send again.
 
-    What is in quarantine stays there: release it. The convictions of the fingerprint are forgotten.
+    Messages in quarantine stay there. The convictions of the fingerprint are forgotten.
 
     \b
     celery -A proj poison unblock --like ID --note "fixed in 1.2.3"
@@ -143,8 +142,8 @@ def _show_blocks(found: BlockList) -> None:
 
 
 _PAUSED = (
-    click.option("--queue", default="", help="No worker consumes this queue."),
-    click.option("--task", default="", help="No message of this task begins; they are parked."),
+    click.option("--queue", default="", help="The whole queue: no worker consumes it."),
+    click.option("--task", default="", help="One task: its messages are parked."),
 )
 
 
@@ -156,15 +155,14 @@ def _scope(queue: str, task: str) -> tuple[Scope, str]:
 
 @verb(
     *_PAUSED,
-    click.option("--force", is_flag=True, help="Even if nobody knows such a queue, or guards such a task."),
+    click.option("--force", is_flag=True, help="Even if no such queue or guarded task is known."),
     *who_options,
     json_option,
 )
 def pause(ctx: click.Context, queue: str, task: str, **how: Any) -> None:
-    """Keep the messages of a queue, or of a task, in place until somebody resumes it.
+    """Keep the messages of a queue, or of a task, in place until `resume`.
 
-    Every worker acts on it within about a heartbeat, and so does one that starts later. What runs already
-    goes on. `status` shows what is paused.
+    Workers follow within a heartbeat, later ones too. Running messages go on. `status` shows pauses.
 
     \b
     celery -A proj poison pause --queue mails --note "relay is down"
@@ -177,14 +175,14 @@ def pause(ctx: click.Context, queue: str, task: str, **how: Any) -> None:
 
 @verb(
     *_PAUSED,
-    click.option("--worker", default="", metavar="NODE", help="Only what this worker suspended by itself."),
+    click.option("--worker", default="", metavar="NODE", help="Only of this worker, which suspended itself."),
     *who_options,
     json_option,
 )
 def resume(ctx: click.Context, queue: str, task: str, worker: str, **who: str) -> None:
-    """Let the messages of a paused queue, or of a paused task, go on.
+    """End the pause of a queue or task.
 
-    Workers that suspended themselves from the queue consume it again, too.
+    Workers that suspended themselves from the queue consume it again.
 
     \b
     celery -A proj poison resume --queue mails --note "relay is back"
@@ -205,7 +203,7 @@ def resume(ctx: click.Context, queue: str, task: str, worker: str, **who: str) -
 
 @click.group()
 def policy() -> None:
-    """See and change what tasks tolerate, while the workers run.
+    """See and change the limits of tasks, while the workers run.
 
     Every worker acts on a change within about a heartbeat, without a restart. An override of a task goes
     before one of every task ('*'), and both go before the code and the settings.
@@ -215,17 +213,15 @@ def policy() -> None:
     """
 
 
-_OF_QUEUE = click.option("--queue", default="", help="In the place of TASK: all messages of this queue.")
+_OF_QUEUE = click.option("--queue", default="", help="Instead of TASK: all messages of this queue.")
 
 
 @verb(click.argument("task", required=False), _OF_QUEUE, json_option, group=policy)
 def get(ctx: click.Context, task: str | None, queue: str) -> None:
-    """Show what each task, or one TASK, tolerates, and where that comes from.
+    """Show the limits of each task, or of one TASK, and their origin.
 
-    What differs in a queue has a line of its own, queue:NAME.
-
-    override: set at run time for the task; override *: for every task; code: guarded(...) or an attribute of
-    the task; setting: poison_max_crashes and so on, or their default.
+    Origins: override (at run time, for the task), override * (for every task), code (guarded(...) or an
+    attribute of the task), setting (or its default). A queue with limits of its own is a line queue:NAME.
 
     \b
     celery -A proj poison policy get
@@ -259,10 +255,10 @@ def get(ctx: click.Context, task: str | None, queue: str) -> None:
     group=policy,
 )
 def set_(ctx: click.Context, task: str, options: Sequence[str], queue: str, **how: Any) -> None:
-    """Override options of TASK, or of every guarded task: '*', in quotes; or of a queue, without TASK.
+    """Override limits of TASK, of every guarded task ('*', in quotes), or of a queue (without TASK).
 
-    Options: max_crashes, max_failures and max_payload_bytes, which may be none. What was overridden before
-    and is not named stays.
+    Options: max_crashes, max_failures, max_payload_bytes, block_fingerprint_after; a number, or none. Other
+    overrides stay.
 
     \b
     celery -A proj poison policy set shop.convert max_crashes=3 max_failures=10 --note "slow supplier"
@@ -287,7 +283,7 @@ def set_(ctx: click.Context, task: str, options: Sequence[str], queue: str, **ho
     group=policy,
 )
 def unset(ctx: click.Context, task: str, options: Sequence[str], queue: str, **how: Any) -> None:
-    """Take overrides of TASK, of '*', or of a queue away: those of the named options, else all.
+    """Remove overrides of TASK, of '*', or of a queue: the named options, else all.
 
     \b
     celery -A proj poison policy unset shop.convert max_crashes

@@ -43,15 +43,15 @@ def _ticket(ctx: click.Context, parameter: click.Parameter, typed: str) -> str:
 #: Of every verb that changes something. The ticket stands before the note: so it is wherever the note is, and
 #: one search finds all acts of it.
 who_options = (
-    click.option("--note", default="", help="Why; is journalled and shown."),
+    click.option("--note", default="", help="The reason; journalled and shown."),
     click.option(
         "--ticket",
         metavar="NAME",
         default="",
         callback=_ticket,
-        help="Whose act this is part of, as INC-412; stands before the note.",
+        help="Name of the incident, as INC-412; stands before the note.",
     ),
-    click.option("--actor", default="", help="Who does it; default: your login name and host."),
+    click.option("--actor", default="", help="Your name; default: login name and host."),
 )
 
 
@@ -99,20 +99,20 @@ filter_options = (
         "filters",
         multiple=True,
         metavar="CONDITIONS",
-        help="Only messages for which all conditions hold, e.g. 'task=shop.* cause=sigkill age>2h'.",
+        help="Messages for which all conditions hold: 'task=shop.* cause=sigkill age>2h'.",
     ),
     click.option(
         "--since",
         metavar="TIME",
         callback=_period,
-        help="Only what came to quarantine since: 2h (ago), 14:30, 2026-11-23T14:30.",
+        help="Messages quarantined since then: 2h (ago), 14:30, 2026-11-23T14:30.",
     ),
     click.option(
         "--between",
         nargs=2,
         metavar="TIME TIME",
         callback=_period,
-        help="Only what came to quarantine between these two.",
+        help="Messages quarantined between these two.",
     ),
 )
 

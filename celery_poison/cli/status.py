@@ -39,7 +39,7 @@ from celery_poison.text import clean, command, count_of, duration, some_of, span
     json_option,
 )
 def status(ctx: click.Context, check: bool) -> None:
-    """Say what is to be decided and what is broken, what to type next, and how many messages are where.
+    """Show decisions to take and faults, the next command, and the number of messages in each place.
 
     \b
     celery -A proj poison status
@@ -128,11 +128,11 @@ def _paused_line(pause: Pause) -> str:
 
 @verb(click.argument("node", default=""), json_option)
 def ready(ctx: click.Context, node: str) -> None:
-    """Tell a readiness probe whether workers live and consume: exit status 0, else 1.
+    """For a readiness probe: exit status 0 if workers live and consume, else 1.
 
-    NODE is the name of one worker, such as worker1@host; without it all workers of this host are asked about.
-    A worker is ready if its heart beats and it is not leaving, unless messages wait for it while it has room
-    and has neither polled nor received for a minute.
+    NODE is a worker's name, such as worker1@host; without it all workers of this host count. Not ready is a
+    worker that is missing, silent or leaving, that consumes nothing though messages wait, or whose broker
+    does not answer.
 
     \b
     celery -A proj poison ready
@@ -171,9 +171,8 @@ def _not_living(asked: list[WorkerRecord], whose: str, ended: str) -> Iterator[s
 def workers(ctx: click.Context) -> None:
     """List the workers that guard messages, the longest silent first.
 
-    NOTICED BY says how soon its death would be noticed: by its connection in about a second, or by its
-    heartbeat after poison_activation_interval. UNGUARDED counts tasks whose start or end never reached the
-    ledger, ERRORS what went wrong with it.
+    NOTICED BY: a death is noticed in about a second (connection), or after poison_activation_interval
+    (heartbeat). UNGUARDED counts tasks whose start or end never reached the ledger, ERRORS its faults.
 
     \b
     celery -A proj poison workers
@@ -208,11 +207,10 @@ def workers(ctx: click.Context) -> None:
 def incidents(ctx: click.Context, limit: int) -> None:
     """List the deaths of whole workers, newest first, and count those of task processes.
 
-    DIED is the worker's last sign of life, and when it was first seen to be gone. NOTICED says how: gone (all
-    its connections broke), silent (no heartbeat), frozen (connected, and no heartbeat). TOOK is the time from
-    the last sign of life to the end of the recovery. FLAGGED counts messages that were running and became
-    candidates, PUT BACK what the worker held and where it went; RabbitMQ puts back by itself, so that nothing
-    is counted there.
+    DIED: between the last sign of life and the first sign of absence. NOTICED: gone (connections broke),
+    silent (no heartbeat) or frozen (connected, no heartbeat). TOOK: from the last sign of life to the end of
+    the recovery. FLAGGED: running messages that became candidates. PUT BACK: messages by queue; RabbitMQ's
+    own put-backs are not counted.
 
     \b
     celery -A proj poison incidents
@@ -258,7 +256,7 @@ _STORIES: dict[str, str] = {
     click.option(
         "--metrics-port",
         type=click.IntRange(0, 65535),
-        help="Serve metrics for Prometheus at this port; 0: any that is free.",
+        help="Serve metrics for Prometheus at this port; 0: any free one.",
     ),
     click.option("--metrics-address", default="127.0.0.1", show_default=True, help="At this address."),
     json_option,
@@ -266,8 +264,8 @@ _STORIES: dict[str, str] = {
 def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str) -> None:
     """Watch the workers from a process of its own, until SIGTERM or Ctrl-C.
 
-    Every worker carries a monitor already; one of them is active, the others stand by. A fleet of one worker
-    has no standby: this is one. Any number of them may run.
+    Every worker has a monitor already; one is active, the others stand by. For a fleet of one worker this is
+    the standby. Any number may run.
 
     \b
     celery -A proj poison monitor
@@ -324,7 +322,7 @@ def show_gate(ctx: click.Context) -> None:
 
 @verb(*who_options, json_option, group=gate)
 def lift(ctx: click.Context, note: str, actor: str) -> None:
-    """Let deaths convict again, at once; those that closed the gate are not counted any more.
+    """Let deaths convict again at once, and forget those that closed the gate.
 
     \b
     celery -A proj poison gate lift --note "the node is back"

@@ -29,12 +29,14 @@ from celery_poison.text import count_of
 
 @verb(
     *of_quarantine,
-    click.option("--output", callback=private_file, metavar="FILE", default="-", help="A file, not stdout."),
+    click.option(
+        "--output", callback=private_file, metavar="FILE", default="-", help="A file instead of stdout."
+    ),
 )
 def export(ctx: click.Context, output: IO[str], **options: Any) -> None:
-    """Write messages in quarantine, each with its body: one JSON object in each line. Nothing changes.
+    """Write messages in quarantine, with their bodies: one JSON object a line. Nothing changes.
 
-    The file holds what was sent, secrets included. Import takes it.
+    The file holds whole messages, secrets included. Import reads it.
 
     \b
     celery -A proj poison export --group GROUP --output poison.jsonl
@@ -56,10 +58,10 @@ def export(ctx: click.Context, output: IO[str], **options: Any) -> None:
     name="import",
 )
 def import_(ctx: click.Context, file: IO[str], note: str, actor: str) -> None:
-    """Put messages that export wrote into this quarantine; FILE is - for stdin.
+    """Put exported messages into this quarantine; FILE is - for stdin.
 
-    The same file twice imports each message once. Lines that are none of an export are refused, and the
-    others imported. A worker will run what you release of it: import only files that you trust.
+    A message that is here already, or was imported within 30 days, is skipped. A line that export did not
+    write is refused. Released messages run: import only files that you trust.
 
     \b
     celery -A proj poison import poison.jsonl --note "from production, to reproduce it"
@@ -85,10 +87,10 @@ def import_(ctx: click.Context, file: IO[str], note: str, actor: str) -> None:
         "--older-than",
         metavar="AGE",
         callback=seconds,
-        help="Only what was given up so long ago or longer: 30d.",
+        help="Given up so long ago or longer: 30d.",
     ),
-    click.option("--export", "path", metavar="FILE", default="", help="Write each to this new file first."),
-    click.option("--no-copy", is_flag=True, help="Keep no copy: they are gone for good."),
+    click.option("--export", "path", metavar="FILE", default="", help="First write each to this new file."),
+    click.option("--no-copy", is_flag=True, help="Keep no copy."),
 )
 def purge(
     ctx: click.Context,
@@ -100,8 +102,8 @@ def purge(
 ) -> None:
     """Delete messages that were given up: failed, discarded, or replaced by a changed copy.
 
-    What is in quarantine is never deleted: discard it first. Each message is written to the file of --export
-    before it is deleted, one JSON object a line as show --json prints it, but for its history.
+    Messages in quarantine are never deleted: discard them first. --export writes each message to a private
+    file, one JSON object a line, before it is deleted.
 
     \b
     celery -A proj poison purge --older-than 30d --export given-up.jsonl

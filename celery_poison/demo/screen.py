@@ -27,7 +27,7 @@ LOOKS = {
     "candidate": ("●", "yellow", "candidate: it runs alone from now on", "yellow"),
     "quarantined": ("✓", "green", "in quarantine: {cause}", ""),
     "released": ("→", "green", "repaired and released: its result arrived", ""),
-    "failed": ("→", "dim", "given up: its caller was told", ""),
+    "failed": ("→", "dim", "given up: its caller has the failure", ""),
 }
 
 

@@ -66,7 +66,7 @@ def due(counts: Mapping[str, int], before: Mapping[str, int], left: float) -> li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """What a receiver gets; docs/howto.md tells its fields, which are a contract."""
+    """The payload for a receiver; docs/howto/notify.md lists its fields, which are a contract."""
 
     v: int = 1
     kind: str
@@ -108,7 +108,7 @@ class Wording:
             fields = dict(zip(("source", "id", "arguments"), map(clean, of_example), strict=True))
         task = clean(group.task)[:_LENGTH]
         said = f"{count_of(group.count, 'message')}{f' of {task}' if task else ''} in quarantine"
-        said += f" now, {before} when this was told last" if before else ""
+        said += f" now, {before} at the last notification" if before else ""
         said += f": {causes.describe(group.cause)}"
         said += f", in {fields['source']}" if fields.get("source") else ""
         words = f"poison show {argument(short(example.id))}" if example is not None else "poison groups"

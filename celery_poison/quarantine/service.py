@@ -157,8 +157,8 @@ class Service(Releasing):
             raise MessageNotFound(f"message {id!r} is not in quarantine: only there a fingerprint is known")
         if record.cause == causes.FAILURE:
             raise IllegalTransition(
-                f"message {id!r} is kept for what it raised: its fingerprint tells equal failures, not equal"
-                " arguments, so block its task instead"
+                f"message {id!r} is a kept failure: its fingerprint stands for equal failures, not for equal"
+                " arguments; block its task instead"
             )
         return record.fingerprint, record.task
 

@@ -127,12 +127,12 @@ class Resync:
     _unknown: set[str] = field(default_factory=set, init=False)
 
     def heard_from(self, run_id: str) -> None:
-        """Note which Redis answered; one that was restarted or replaced is told what it may not know."""
+        """Note which Redis answered; report to one that was restarted or replaced all that it may not know."""
         if not self.window.met(run_id):
             return
         logger.warning(
             "celery_poison: the ledger's Redis was restarted or replaced, and may have forgotten its last"
-            " moments: it is told again what runs here, and what comes is looked up before it runs"
+            " moments: running messages are reported again, and new ones are looked up before they run"
         )
         self.health.is_another_redis()
         self._follow_master()

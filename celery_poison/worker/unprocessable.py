@@ -162,8 +162,8 @@ class Unprocessable:
                     raise
                 if request.time_start is None:
                     self._take_back(request, error)
-                else:  # solo has run it meanwhile: other pools log what cannot be told of an end
-                    logger.exception("celery_poison: the end of %s cannot be told", clean(request.id))
+                else:  # solo has run it meanwhile: other pools log such an end
+                    logger.exception("celery_poison: the end of %s cannot be recorded", clean(request.id))
 
         controller._process_task = send_or_keep
         if consumer.on_task_request == send:  # nobody waits there for a place in the pool

@@ -19,8 +19,8 @@ _REPOSITORIES = {
     "kombu": "celery/kombu",
 }
 _HEAD = """\
-| issue | what is played | plain Celery | with celery_poison | script |
-|---|---|---|---|---|"""
+| issue | what is played | plain Celery | with celery_poison |
+|---|---|---|---|"""
 
 
 def expected(name: str, *, guarded: bool) -> str:
@@ -44,6 +44,5 @@ def _row(name: str) -> str:
         " ".join(scene.split()),
         expected(name, guarded=False),
         expected(name, guarded=True),
-        f"[{name}](../examples/issues/{name}.py)",
     ]
     return f"| {' | '.join(cells)} |"

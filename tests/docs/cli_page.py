@@ -1,7 +1,7 @@
 """What docs/cli.md takes from the help of the commands. `python -m tests.docs.cli_page` writes it anew.
 
 The page has a comment where the help of a command belongs: `<!-- help: release -->`, up to `<!-- end -->`.
-The list of all verbs, and the options that many share, come from there, too. All else is written by hand.
+The options that many share come from there, too. All else is written by hand.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -20,8 +20,16 @@ from celery_poison.cli.standalone import main as standalone
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 #: Commands that share an option with the same words for it to be said once.
 MANY = 4
+#: Options that many commands have together, under one name.
+TOGETHER = {
+    "a selection": ("--filter", "--since", "--between", "--group", "--all"),
+    "an act on many": ("--dry-run", "--yes", "--note", "--ticket", "--actor", "--json"),
+    "an act": ("--note", "--ticket", "--actor", "--json"),
+}
 
-_PART = re.compile(r"<!-- (verbs|shared|help: ([\w -]+)) -->\n.*?<!-- end -->\n", re.DOTALL)
+_PART = re.compile(r"<!-- (shared|help: ([\w -]+)) -->\n.*?<!-- end -->\n", re.DOTALL)
+#: Bounds of a number, which a command says itself where they are exceeded.
+_RANGE = re.compile(r"(; | ?\[)[\dx.<=>]+\]")
 _EXAMPLE = re.compile(r"^celery(?: -A proj poison|-poison) ")
 
 
@@ -29,21 +37,36 @@ def anew(page: str) -> str:
     """Return the page with its parts as the commands say them."""
 
     def part(found: re.Match[str]) -> str:
-        text = {"verbs": verbs, "shared": shared}.get(found[1], lambda: help_of(found[2]))()
+        text = shared() if found[1] == "shared" else help_of(found[2])
         return f"<!-- {found[1]} -->\n{text}<!-- end -->\n"
 
     return _PART.sub(part, page)
 
 
-def verbs() -> str:
-    """Return the list of all verbs, in the order of the help."""
-    lines = [f"- [`{verb}`](#{verb}): {_command(verb).get_short_help_str(200)}\n" for verb in VERBS]
-    return "".join(lines)
-
-
 def shared() -> str:
-    """Return the options that many commands have."""
-    return "".join(f"- {name}: {text}\n" for name, text in _shared())
+    """Return the options that many commands have, and the names of those that come together."""
+    named = "".join(f"- **{name}**: {_listed(names)}\n" for name, names in TOGETHER.items())
+    return "".join(f"- {name}: {text}\n" for name, text in _shared()) + f"\n{named}"
+
+
+def expanded(also: str) -> set[str]:
+    """Return the options for which the end of a line of :func:`help_of` stands."""
+    parts = [part.strip().strip("`") for part in also.split(",")]
+    return {name for part in parts for name in TOGETHER.get(part, (part,))}
+
+
+def _together(names: list[str]) -> str:
+    """Return a list of options, with the names of those that come together."""
+    found = []
+    for title, each in TOGETHER.items():
+        if {*each} <= {*names}:
+            found.append(title)
+            names = [name for name in names if name not in each]
+    return ", ".join([*found, *([_listed(names)] if names else [])])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def help_of(path: str) -> str:
@@ -52,11 +75,13 @@ def help_of(path: str) -> str:
     prefix = "" if path.startswith("celery-poison") else "celery -A proj poison "
     text, examples = _split(inspect.cleandoc(command.help or ""))
     usage = f"{prefix}{path} {' '.join(_arguments(command))}".rstrip()
-    parts = [f"    {line}\n" for line in dict.fromkeys([usage, *examples])]
+    only_ids = usage.endswith((" ID", " [ID]..."))  # an example shows them as well
+    shown = examples if examples and only_ids else [usage, *examples]
+    parts = [f"    {line}\n" for line in dict.fromkeys(shown)]
     own = [(name, said) for name, said in _options(command) if (name, said) not in _shared()]
     also = [name.split()[0].strip("`") for name, said in _options(command) if (name, said) in _shared()]
     listed = "".join(f"- {name}: {said}\n" for name, said in own)
-    more = f"- [also](#shared-options) {', '.join(f'`{name}`' for name in also)}\n" if also else ""
+    more = f"- [also](#shared-options) {_together(also)}\n" if also else ""
     return f"\n{text}\n\n{''.join(parts)}\n" + (f"{listed}{more}\n" if own or also else "")
 
 
@@ -90,12 +115,18 @@ def _options(command: click.Command) -> list[tuple[str, str]]:
     context = click.Context(command)
     found = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     records = [record for option in found if (record := option.get_help_record(context))]
-    return [(f"`{name}`", _plain(text)) for name, text in records if "--help" not in name]
+    return [
+        (f"`{name.replace(' RANGE', '')}`", _plain(text)) for name, text in records if "--help" not in name
+    ]
 
 
 def _plain(text: str) -> str:
     """Return a text in which Markdown sees neither HTML nor slanted words."""
-    return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")
+    return (
+        " ".join(_RANGE.sub(lambda found: "]" if found[1] == "; " else "", text).split())
+        .replace("<", "&lt;")
+        .replace("*", "\\*")
+    )
 
 
 def _shared() -> list[tuple[str, str]]:

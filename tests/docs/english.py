@@ -64,7 +64,7 @@ def in_pages() -> Iterator[Hit]:
 def sentences(page: str) -> list[str]:
     """Return paragraphs, items and cells of a page, each as one line of plain text."""
     # Made from the package's own texts, which are looked at for themselves.
-    text = re.sub(r"<!-- (?:help|shared|settings|verbs)\b.*?<!-- end -->", "", prose(page), flags=re.DOTALL)
+    text = re.sub(r"<!-- (?:help|shared|settings)\b.*?<!-- end -->", "", prose(page), flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r"^(?:#+ .*| {4}.*|\|[-:| ]+\|)$", "", text, flags=re.MULTILINE)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)

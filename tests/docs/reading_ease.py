@@ -1,7 +1,8 @@
-"""How easily each page reads: `python -m tests.docs.reading_ease` prints Flesch's reading ease of each.
+"""How easily each page reads, and how long it is: `python -m tests.docs.reading_ease` prints both.
 
-From 60 on plain English, from 50 on fairly difficult. Whatever is set as code counts as one word of two
-syllables. The pages to learn from and to work by (the tabs Learn and Do) must reach `LEAST`.
+The ease is Flesch's. From 60 on plain English, from 50 on fairly difficult. Whatever is set as code counts as one word of two
+syllables. The pages to learn from and to work by (the tabs Learn and Do) must reach `LEAST`. The pages for users, which are all tabs but Contribute, without the
+changelog, have `MOST` words together.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ sys.path.insert(0, str(DOCS / "site"))
 import make_site
 
 LEAST = 55.0
+MOST = 42_000
 KINDS = ("Learn", "Do")
 
 
@@ -36,8 +38,21 @@ def held() -> list[Path]:
     return [(DOCS / page).resolve() for kind in KINDS for _, page, _ in make_site.sections()[kind]]
 
 
+def for_users() -> list[Path]:
+    """Return the pages that count towards `MOST`."""
+    kinds = [kind for kind in make_site.sections() if kind != "Contribute"]
+    listed = [(DOCS / page).resolve() for kind in kinds for _, page, _ in make_site.sections()[kind]]
+    return [page for page in (DOCS / "index.md", *listed) if page.name != "CHANGELOG.md"]
+
+
+def length(page: Path) -> int:
+    """Return the number of words, whatever stands between blanks, code and the bars of tables included."""
+    return len(page.read_text(encoding="utf-8").split())
+
+
 if __name__ == "__main__":
     must = held()
     for page in sorted(PAGES, key=ease):
         mark = "must" if page in must else "    "
-        sys.stdout.write(f"{ease(page):6.1f} {mark} {page.relative_to(ROOT)}\n")
+        sys.stdout.write(f"{ease(page):6.1f} {mark} {length(page):6} {page.relative_to(ROOT)}\n")
+    sys.stdout.write(f"{sum(map(length, for_users())):18} words for users\n")

@@ -33,3 +33,9 @@ def test_long_words_and_long_sentences_are_harder_to_read(tmp_path: Path) -> Non
 def test_the_tabs_to_learn_from_and_to_work_by_have_pages() -> None:
     held = reading_ease.held()
     assert DOCS / "tutorial.md" in held and DOCS / "howto" / "playbook.md" in held and len(held) > 20
+
+
+def test_the_pages_for_users_stay_short() -> None:
+    pages = reading_ease.for_users()
+    assert DOCS / "cli.md" in pages and DOCS / "verdict.md" not in pages
+    assert sum(map(reading_ease.length, pages)) <= reading_ease.MOST, "python -m tests.docs.reading_ease"

@@ -106,7 +106,7 @@ def test_NEW_2_it_is_known_since_when_it_had_been_asked(dies: Callable[..., Evid
     assert seen.asked_ms is not None
     assert seen.asked_ms >= 7000
     assert "asked to leave by SIGTERM, at most 7." in seen.sentence()
-    assert "by whom is not known" in seen.sentence()
+    assert "the sender is not known" in seen.sentence()
 
 
 # --- when it died ------------------------------------------------------------------------------------

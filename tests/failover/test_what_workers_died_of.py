@@ -74,7 +74,7 @@ def test_NEW_2_a_worker_killed_with_its_memory_used_up_leaves_that_as_evidence_a
     (record,) = crew.quarantine.list(candidates=True)
     assert (record.id, record.cause, record.strikes) == (result.id, "worker_lost", 1)
     told = story.why(record)
-    for words in ("near the limit", "What ended it is not known", "It may be the want of memory"):
+    for words in ("near the limit", "The reason is not known", "It may be a lack of memory"):
         assert words in told
     (crashed,) = crew.events("crashed")
     assert json.loads(crashed["evidence"])["near_limit"]

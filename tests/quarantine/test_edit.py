@@ -281,7 +281,7 @@ def test_an_edited_original_is_restored_only_by_force_since_its_copy_may_run_too
     mid = keeper.send_and_keep("fleet.healthy", 1)
     edited(fleet.quarantine.edit(mid, args=[2]))
     (outcome,) = fleet.quarantine.restore([mid])
-    assert "its changed copy stands for it" in outcome.error
+    assert "its changed copy replaces it" in outcome.error
     assert fleet.quarantine.restore([mid], force=True)[0].done
     second = edited(fleet.quarantine.edit(mid, args=[3], hold=True))
     assert fleet.quarantine.get(second).edited_to == ""

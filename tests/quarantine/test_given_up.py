@@ -60,7 +60,7 @@ def test_a_failed_message_is_restored_only_by_force_since_its_caller_was_told(
 ) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1)
     fleet.quarantine.fail([mid])
-    assert "its caller has been told" in refused(fleet.quarantine.restore([mid]))
+    assert "its caller has the failure" in refused(fleet.quarantine.restore([mid]))
     assert fleet.quarantine.get(mid).state == "FAIL"
     assert fleet.quarantine.restore([mid], force=True)[0].done
     assert fleet.quarantine.get(mid).state == "NDLV"

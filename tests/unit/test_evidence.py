@@ -46,9 +46,9 @@ def test_what_nobody_understands_is_no_evidence(text: str) -> None:
         (Evidence(signal=9), "signal:9", False, "not known"),
         (Evidence(signal=15, exit=15), "signal:15", True, "asked its process to end"),
         (Evidence(exit=15), "exit:15", False, ""),
-        (Evidence(noticed="gone"), "unknown", False, "What ended it is not known."),
-        (Evidence(noticed="silent"), "unknown", False, "What became of it is not known."),
-        (Evidence(noticed="gone", near_limit=True), "unknown", False, "It may be the want of memory."),
+        (Evidence(noticed="gone"), "unknown", False, "The reason is not known."),
+        (Evidence(noticed="silent"), "unknown", False, "Its end is not known."),
+        (Evidence(noticed="gone", near_limit=True), "unknown", False, "It may be a lack of memory."),
         (Evidence(noticed="frozen"), "unknown", False, "did not answer any more."),
     ],
 )

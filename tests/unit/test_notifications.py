@@ -116,7 +116,7 @@ def test_a_group_is_told_with_all_that_the_first_minute_needs(monkeypatch: pytes
 
 def test_a_group_that_has_grown_says_what_it_was_and_one_whose_example_has_left_names_none() -> None:
     told = Wording("shop", "poison").group(GROUP, 1, None)
-    assert "12 messages of shop.convert in quarantine now, 1 when this was told last: killed" in told.text
+    assert "12 messages of shop.convert in quarantine now, 1 at the last notification: killed" in told.text
     assert (told.before, told.id, told.source) == (1, "", "") and told.command.endswith(" poison groups")
 
 

@@ -98,7 +98,7 @@ def test_NEW_2_an_outsiders_sigkill_cannot_be_told_and_counts_and_the_survivor_i
         crew.await_that(lambda: crew.starts("waits_for_repair") == 2, "on trial")
         (record,) = crew.quarantine.list(candidates=True)
         assert (record.cause, record.strikes) == ("signal:9", 1)
-        assert "Who sent SIGKILL is not known" in record.evidence.sentence()
+        assert "The sender of SIGKILL is not known" in record.evidence.sentence()
         crew.marks.repair()
         assert result.get(timeout=PATIENCE) == 1
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "cleared")
