@@ -1,7 +1,7 @@
 """``celery inspect poison_…``: one worker's own state. Read only, without Redis.
 
-Imported by workers, and by every ``celery`` command, which refuses unknown ones. A worker answers on its event
-loop, from memory, with a limited number of messages. No arguments, no URLs.
+Imported by workers, and by every ``celery`` command, which refuses unknown ones. A worker answers on its
+event loop, from memory, with a limited number of messages. No arguments, no URLs.
 """
 
 from __future__ import annotations

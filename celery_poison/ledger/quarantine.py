@@ -32,8 +32,8 @@ _REGROUPED = 500
 #: How a message was given up -> why ``restore`` wants force.
 WHY_FORCE = {
     "failed": (
-        "it was failed: its caller has the failure, its chord, chain and errbacks are resolved, and that cannot"
-        " be undone; use force to run it all the same"
+        "it was failed: its caller has the failure, its chord, chain and errbacks are resolved, and that"
+        " cannot be undone; use force to run it all the same"
     ),
     "edited": (
         "it was edited: its changed copy replaces it; use force to restore the original too, and both may run"

@@ -127,7 +127,7 @@ class Resync:
     _unknown: set[str] = field(default_factory=set, init=False)
 
     def heard_from(self, run_id: str) -> None:
-        """Note which Redis answered; report to one that was restarted or replaced all that it may not know."""
+        """Note which Redis answered; report to one that was restarted or replaced what it may not know."""
         if not self.window.met(run_id):
             return
         logger.warning(

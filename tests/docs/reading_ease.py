@@ -1,8 +1,8 @@
 """How easily each page reads, and how long it is: `python -m tests.docs.reading_ease` prints both.
 
-The ease is Flesch's. From 60 on plain English, from 50 on fairly difficult. Whatever is set as code counts as one word of two
-syllables. The pages to learn from and to work by (the tabs Learn and Do) must reach `LEAST`. The pages for users, which are all tabs but Contribute, without the
-changelog, have `MOST` words together.
+The ease is Flesch's: from 60 on plain English, from 50 on fairly difficult. Whatever is set as code counts as
+one word of two syllables. The pages to learn from and to work by (the tabs Learn and Do) must reach `LEAST`.
+The pages for users, in all tabs but Contribute, without the changelog, have `MOST` words together.
 """
 
 from __future__ import annotations

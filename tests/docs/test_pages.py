@@ -16,9 +16,9 @@ from tests.docs.pages import DOCS, PAGES, ROOT, Link, anchors, blocks, indented,
 
 TERMS = """
 activation interval, attempt, blame, candidate, cause, convict, crash, dead letter, delivery, discard, fail,
-failover, failure, fingerprint, guarded, incarnation, incident, journal, ledger, lineage, message, mid, monitor,
-poison, probation, put back, quarantine, redelivered, release, rollback, start, strike, tombstone, trial,
-unguarded, verdict
+failover, failure, fingerprint, guarded, incarnation, incident, journal, ledger, lineage, message, mid,
+monitor, poison, probation, put back, quarantine, redelivered, release, rollback, start, strike, tombstone,
+trial, unguarded, verdict
 """
 
 
