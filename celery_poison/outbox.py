@@ -75,7 +75,7 @@ def publishing_in(session: Any, app: Celery | None = None) -> Iterator[None]:
         )
     if "://" not in (plugin.settings.outbox_database or ""):
         raise ConfigurationError(
-            "nobody would send it: set poison_outbox_database to the URL of the database of this session"
+            "no relay would send it: set poison_outbox_database to the URL of the database of this session"
         )
     rows = light_table()
 

@@ -163,8 +163,8 @@ class Plugin:
                     self._ignored_version = version
                     self.complain(
                         ConfigurationError(
-                            "Redis has older policies than those in force, which stay until somebody changes"
-                            f" one (`celery poison policy`): its version is {version}, {current} is in force"
+                            "Redis has older policies than those in force, which stay until the next change"
+                            f" (`celery poison policy`): its version is {version}, {current} is in force"
                         )
                     )
                 return False

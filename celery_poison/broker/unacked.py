@@ -263,7 +263,7 @@ def _item_of(entry: bytes | str) -> tuple[bytes, str]:
     item, mark, queue = whole[1:-1].rpartition(b', "", ')
     name = json.loads(queue) if mark else None
     if not isinstance(name, str):
-        raise ValueError("nobody can say which queue it came from")
+        raise ValueError("its queue is not known")
     return item, name
 
 

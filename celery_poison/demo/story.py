@@ -225,8 +225,8 @@ class Story:
         result = AsyncResult(self._stage.poison[name], app=self._stage.app)
         if record is None or result.ready():
             return None
-        self._screen.note(f"{name} is given up: somebody waits for its result and must hear of it")
-        (outcome,) = self._quarantine.fail([record.mid], actor=ACTOR, note="nobody needs it")
+        self._screen.note(f"{name} is given up: its caller waits for a result and gets a failure")
+        (outcome,) = self._quarantine.fail([record.mid], actor=ACTOR, note="it is not needed")
         if not (outcome.done and self._wait(lambda _: result.ready(), DECISION_PATIENCE)):
             return Decision(name, False, outcome.error or "waited in vain")
         try:

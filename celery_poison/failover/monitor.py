@@ -165,9 +165,9 @@ class Monitor:
         self._work_aside(fence)
         if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2
-            with self._step("ending starts of workers that nobody knows"):
+            with self._step("ending starts of unknown workers"):
                 self._recovery.sweep_orphans(self._activation, fence)
-            with self._step("putting back messages of workers that nobody knows"):
+            with self._step("putting back messages of unknown workers"):
                 self._recovery.sweep_unacknowledged()
 
     @contextmanager

@@ -82,4 +82,4 @@ class StandaloneMonitor:
         try:
             leave_notices(self._ledger, [Notice(id, Fact.CANDIDATE, story)])
         except LedgerUnavailable as error:
-            logger.debug("celery_poison: nobody will announce this candidate: %s", error)
+            logger.debug("celery_poison: this candidate will not be announced: %s", error)

@@ -26,7 +26,7 @@ class Silence(StrEnum):
     GONE = "gone"
     """The connections of all its processes are gone, and stayed gone."""
     SILENT = "silent"
-    """No heartbeat for the activation interval, and nobody can count its connections."""
+    """No heartbeat for the activation interval, and its connections cannot be counted."""
     FROZEN = "frozen"
     """No heartbeat for the activation interval, though its connections stand."""
 

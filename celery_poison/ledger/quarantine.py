@@ -360,7 +360,7 @@ class Wish(Record):
     def how(self) -> str:
         """What the second person does."""
         same = "ids" if "ID..." in self.act else "words"
-        return f"somebody else does it by the same {same}: celery poison {self.act} --actor NAME"
+        return f"another person does it by the same {same}: celery poison {self.act} --actor NAME"
 
 
 def wishes(ledger: Caller) -> list[Wish]:

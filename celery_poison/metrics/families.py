@@ -136,7 +136,7 @@ FAMILIES = (
     ),
     Family(
         "stuck_messages",
-        "Messages that nobody works on, and that should have gone on by now; of each kind at most 1000",
+        "Messages that should have gone on by now, and that no worker has; of each kind at most 1000",
         lambda s, o: [((kind,), number) for kind, number in o.stranded.counts.items()],
         ("kind",),
     ),
@@ -182,7 +182,7 @@ FAMILIES = (
         "1 while the fleet gate is closed: only a death on trial convicts",
         lambda s, o: o.gate.closed,
     ),
-    Family("monitor_present", "1 if somebody watches the workers", lambda s, o: bool(o.monitor)),
+    Family("monitor_present", "1 if a monitor watches the workers", lambda s, o: bool(o.monitor)),
     Family(
         "unguarded_tasks",
         "Tasks that present workers ran without the ledger's knowledge; 0 again ten minutes after the last",

@@ -266,7 +266,9 @@ class Filling:
             if not self._ledger().queue_filling(queue, said, int(QUIET * 1000)):
                 return
         except LedgerUnavailable as error:
-            logger.debug("celery_poison: nobody else knows that queue %s fills up: %s", queue, error)
+            logger.debug(
+                "celery_poison: the warning that queue %s fills up was not recorded: %s", queue, error
+            )
         logger.warning("celery_poison: queue %s fills up: %s", queue, said)
         signals.queue_filling.send(sender=None, queue=queue, waiting=waiting, limit=limit)
 

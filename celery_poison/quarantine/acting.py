@@ -321,7 +321,7 @@ class Acting(Rules):
         try:
             leave_notices(self._ledger, notices)
         except LedgerUnavailable as error:
-            logger.debug("celery_poison: nobody will announce %s: %s", verb, error)
+            logger.debug("celery_poison: the event of %s will not be sent: %s", verb, error)
 
     @cached_property
     def _suspects(self) -> Suspects:

@@ -80,7 +80,9 @@ def _refuse_success(backend: Any, id: str) -> None:
     # Of rpc:// results lie in the caller's own queue: nobody else can ask for them.
     is_readable = not isinstance(backend, DisabledBackend) and not backend.as_uri().startswith("rpc://")
     if is_readable and backend._get_task_meta_for(id)["status"] == states.SUCCESS:
-        raise IllegalTransition("its result is SUCCESS already, so nobody waits for it: discard it instead")
+        raise IllegalTransition(
+            "its result is SUCCESS already, so no caller waits for it: discard it instead"
+        )
 
 
 def _canvas(stored: StoredMessage, kept: bytes | None, force: bool) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def _refuse_unless_given_up(record: MessageRecord, what: str) -> None:
     if record.state == State.NDLV:
         raise IllegalTransition(f"the message is in quarantine, and cannot be {what}")
     if record.state != State.FAIL:
-        raise MessageNotFound(f"the message is in state {record.state}: nobody has given it up")
+        raise MessageNotFound(f"the message is in state {record.state}: it was not given up")
 
 
 # --- a message as one line: a JSON object, its body as received, in base64, and never decoded here --------

@@ -325,9 +325,9 @@ def _faults(seen: Overview, settings: Settings) -> Iterator[str]:
     yield from _worker_faults(seen)
     for stuck in seen.stranded.oldest[:_STUCK_TOLD]:
         which = f"{stuck.id} of queue {stuck.queue or '?'} since {when(stuck.since)} ({duration(stuck.age)})"
-        yield f"nobody works on {which}: {stuck.why}; cure: {stuck.cure}"
+        yield f"stuck: {which}: {stuck.why}; cure: {stuck.cure}"
     if (more := seen.stranded.total - _STUCK_TOLD) > 0:
-        yield f"nobody works on {count_of(more, 'more message')}: {command('poison status --json')}"
+        yield f"stuck: {count_of(more, 'more message')}: {command('poison status --json')}"
     if wrong := untried(settings, seen.workers):
         yield "; ".join(wrong)
     if spooled := spooled_here(settings.spool_directory):
@@ -338,7 +338,7 @@ def _worker_faults(seen: Overview) -> Iterator[str]:
     if not seen.alive:
         ended = f" (the last one ended: {seen.last_worker})" if seen.last_worker else ""
         yield (
-            f"no worker is alive{ended}: nothing runs, and nobody puts back what dead workers held; cure:"
+            f"no worker is alive{ended}: nothing runs, and messages of dead workers wait; cure:"
             f" {command('worker')}"
         )
     elif not seen.monitor:

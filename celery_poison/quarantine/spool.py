@@ -135,7 +135,7 @@ class Spool:
         return sorted(self.path.glob(f"{_NAME}{_MESSAGE}"))
 
     def _set_aside(self, file: Path) -> None:
-        logger.exception("celery_poison: nobody can read %s; it is kept as %s", file, _BROKEN)
+        logger.exception("celery_poison: %s cannot be read; it is kept as %s", file, _BROKEN)
         with suppress(FileNotFoundError):
             file.rename(file.with_suffix(_BROKEN))
 

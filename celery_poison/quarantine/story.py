@@ -89,7 +89,7 @@ def how_it_ended(history: Sequence[Entry]) -> str:
         return f"{end[0].upper()}{end[1:]}."
     released = history[len(events) - 1 - events[::-1].index(Event.RELEASED)]
     return (
-        f"It was released by {clean(released['actor']) or 'somebody'}{clean(_noted(released))}; then {end}."
+        f"It was released by {clean(released['actor']) or 'a person'}{clean(_noted(released))}; then {end}."
     )
 
 
@@ -113,7 +113,7 @@ def why(record: MessageRecord) -> str:
 def _standing(record: MessageRecord) -> Iterator[str]:
     if record.resolution:
         note = f" ({clean(record.note)})" if record.note else ""
-        yield f"{record.resolution.capitalize()} by {clean(record.actor) or 'somebody'}{note}."
+        yield f"{record.resolution.capitalize()} by {clean(record.actor) or 'a person'}{note}."
     elif record.state == State.NDLV and record.sent_at:
         yield where_sent(record.destination)
     elif record.state == State.NDLV and record.destination:
@@ -175,7 +175,7 @@ def _interrupted(entry: Entry) -> str:
     why = entry["cause"]
     if why.startswith("signal:"):  # those that it may be asked to end by; else the word itself says enough
         why = f"its process was ended by {signal_name(why[7:])}"
-    return f"its run on {entry['worker']} was interrupted ({why}); nobody is to blame{_proven(entry)}"
+    return f"its run on {entry['worker']} was interrupted ({why}), without blame{_proven(entry)}"
 
 
 def _proven(entry: Entry) -> str:
@@ -184,7 +184,7 @@ def _proven(entry: Entry) -> str:
 
 
 def _decided(what: str) -> Callable[[Entry], str]:
-    return lambda entry: f"{what} by {entry['actor'] or 'somebody'}{_noted(entry)}"
+    return lambda entry: f"{what} by {entry['actor'] or 'a person'}{_noted(entry)}"
 
 
 def _after(entry: Entry) -> str:
@@ -208,7 +208,7 @@ def _listed(what: str, entry: Entry) -> str:
 def _copied(what: str, entry: Entry) -> str:
     # The note begins with the other one's mid, and in which direction.
     other, _, note = entry["note"].partition(": ")
-    return f"{what} {other} by {entry['actor'] or 'somebody'}{f': {note}' if note else ''}"
+    return f"{what} {other} by {entry['actor'] or 'a person'}{f': {note}' if note else ''}"
 
 
 _TOLD: dict[str, Callable[[Entry], str]] = {
@@ -235,7 +235,7 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "restored": _decided("restored to quarantine"),
     "purged": _decided("deleted for good"),
     "policy_changed": lambda entry: (
-        f"policy of {entry['task']} changed by {entry['actor'] or 'somebody'}{_noted(entry)}"
+        f"policy of {entry['task']} changed by {entry['actor'] or 'a person'}{_noted(entry)}"
     ),
     "blocked": lambda entry: _listed("blocked", entry),
     "unblocked": lambda entry: _listed("unblocked", entry),

@@ -249,7 +249,7 @@ def _names(raw: bytes | None) -> tuple[str, str]:
 _HELD = {
     None: "by a worker that this ledger does not know",
     True: "{} lives, and knows nothing of it any more",
-    False: "{} is gone, and nobody has put it back",
+    False: "{} is gone, and it was not put back",
 }
 
 

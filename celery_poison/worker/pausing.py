@@ -181,7 +181,7 @@ class Endpoints:
         with self._lock:
             self._states[queue] = endpoint
             del self._until[queue]
-        how = "one message is tried" if endpoint is PROBING else "somebody resumed it"
+        how = "one message is tried" if endpoint is PROBING else "a person resumed it"
         logger.warning("celery_poison: queue %s is not suspended any more: %s", queue, how)
         self._tell(signals.endpoint_resumed, queue=queue)
         self.changed()

@@ -87,7 +87,7 @@ class Stage(Enum):
     LOST = "lost"
     """It ended without a word of its own process; Celery settles the message."""
     HELD = "held"
-    """Nobody acknowledges the message or puts it back before its outcome is on record."""
+    """The message is neither acknowledged nor put back before its outcome is on record."""
     NOTED = "noted"
     """Its outcome is being noted beside, and Celery settles the message."""
     OVERTAKEN = "overtaken"

@@ -165,7 +165,7 @@ def test_NEW_9_a_foreign_entry_that_nobody_can_read_is_told_by_its_tag(
     site.raw.hset(site.unacked, mapping={dead: "no JSON", huge: "x" * 2_000_000})
     site.raw.zadd(site.index, {dead: 1, huge: 2, "acknowledged": 3})
     assert [stuck["id"] for stuck in _stuck(console)] == [dead, huge]
-    assert console.out("status").count(f"nobody works on {dead} of queue ? since 1970") == 1
+    assert console.out("status").count(f"stuck: {dead} of queue ? since 1970") == 1
 
 
 def test_NEW_9_of_many_the_oldest_are_told_and_all_are_counted(console: Console, site: Site) -> None:

@@ -28,6 +28,7 @@ PATTERNS = {
     "tells": re.compile(r"\btells\b", re.IGNORECASE),
     "what is of it": re.compile(r"\bwhat (?:is|was|[bc]\w*)\b[^.?!]{0,40}\bof (?:it|them)\b", re.IGNORECASE),
     "whoever": re.compile(r"\bwhoever\b", re.IGNORECASE),
+    "nobody": re.compile(r"\b(?:no|some)body\b", re.IGNORECASE),
     "for want of": re.compile(r"\bfor want of\b", re.IGNORECASE),
     "must bear": re.compile(r"\bmust bear\b", re.IGNORECASE),
     "so it is with": re.compile(r"\bso it is with\b", re.IGNORECASE),

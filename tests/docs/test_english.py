@@ -12,6 +12,7 @@ SENTENCES = {
     "tells": "All of them tell the same; this one tells more.",
     "what is of it": "A broker says what became of it.",
     "whoever": "Whoever kills a trial convicts it.",
+    "nobody": "Somebody killed it.",
     "for want of": "A kill for want of memory counts.",
     "must bear": "Tasks must bear that.",
     "so it is with": "So it is with one that slept.",

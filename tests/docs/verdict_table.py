@@ -29,7 +29,7 @@ _WHO: dict[str, Callable[[History], bool]] = {
 }
 _PROOF = {"at least one death *alone*": 1}
 _WITHOUT_TRIALS = re.compile(
-    r'With `poison_trial="off"` nobody is tried and row (\d+) does not apply.*?'
+    r'With `poison_trial="off"` there are no trials and row (\d+) does not apply.*?'
     r"bound after a shared death is at least (\w+)",
     re.DOTALL,
 )
@@ -107,7 +107,7 @@ _KNOWN: dict[str, Callable[[Facts, Limits], bool]] = {
         lambda f, limits: is_proven_guilty(f.history, limits) and not is_in_doubt(f),
     "its failures have reached `max_failures`":
         lambda f, limits: has_failed_too_often(f.history, limits),
-    "its task or fingerprint is blocked, and nobody has released this task id from quarantine":
+    "its task or fingerprint is blocked, and this task id was never released from quarantine":
         lambda f, _: bool(f.blocked) and not f.last_release,
     "it would be convicted by row 8 if there were no doubt":
         lambda f, limits: is_proven_guilty(f.history, limits),
@@ -144,7 +144,7 @@ _ENDED = "A run has ended (`disposition`)"
 _AND: dict[str, Callable[[Run], bool]] = {
     "": lambda r: True,
     "its worker is leaving, or it was revoked or cancelled": lambda r: r.leaving,
-    "late, and somebody asked its process to end": lambda r: r.acks_late and r.asked,
+    "late, and its process was asked to end": lambda r: r.acks_late and r.asked,
     "late, and its task does not acknowledge time limits": lambda r: r.acks_late and not r.acks_end,
     "late": lambda r: r.acks_late,
     "late, and its failure is to be kept": lambda r: r.acks_late and r.kept,

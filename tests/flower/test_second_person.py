@@ -36,7 +36,7 @@ def test_NEW_6_who_asked_in_flower_is_confirmed_by_another_from_the_command_line
     )
     page = flower.get("/poison").text
     assert "ann (flower) asked for release --all (2 messages)" in page and "needs a second person" in page
-    assert "somebody else does it by the same words: celery poison release --all --actor NAME" in page
+    assert "another person does it by the same words: celery poison release --all --actor NAME" in page
     assert flower.get("/api/poison/status").json["asked"][0]["act"] == "release --all"
     assert "has asked" in console.run("release", "--all", "--yes", "--actor", "ann@desk", status=1).stderr
     console.run("release", "--all", "--yes", "--actor", "bob@desk")

@@ -56,7 +56,9 @@ def test_NEW_6_a_release_of_everything_is_done_when_a_second_person_types_the_sa
     said = console.run("status").stdout
     assert "what ann@desk asked for needs a second person\n" in said
     (line,) = (line for line in said.splitlines() if line.startswith("asked for"))
-    assert "ann@desk asked for release --all (3 messages): fixed; within 60 min somebody else does it" in line
+    assert (
+        "ann@desk asked for release --all (3 messages): fixed; within 60 min another person does it" in line
+    )
     assert line.endswith("by the same words: celery poison release --all --actor NAME")
     (wish,) = console.json("status")["asked"]
     assert (wish["actor"], wish["act"], wish["messages"], wish["note"]) == (

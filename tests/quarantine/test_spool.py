@@ -78,7 +78,7 @@ def test_WAS_8_a_file_that_nobody_can_read_holds_up_no_other(
     spool.put(spooled("m1"))
     assert [*spool.bring_to(keeper.ledger)] == ["m1"]
     assert sorted(path.name for path in spool.path.iterdir()) == [f"{0:032}.broken", "1.part"]
-    assert "nobody can read" in caplog.text
+    assert "cannot be read" in caplog.text
     assert spooled_here(str(spool.path)).startswith("1 message that quarantine could not take")
 
 
