@@ -9,10 +9,13 @@ import sys
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator
+from contextvars import ContextVar
 from importlib import metadata
 
 #: Characters of a task id that tell it apart: of one that is a UUID, and of one that somebody made up.
 _SHORT, _OWN = 8, 20
+#: Whether moments are shown whole and in UTC (``--utc``), not in local time.
+utc: ContextVar[bool] = ContextVar("celery_poison_utc", default=False)
 
 
 def version(package: str = "celery-poison") -> str:
@@ -32,8 +35,35 @@ def clean(text: object) -> str:
 
 
 def when(seconds: float | None) -> str:
-    """Return a moment as local date and time with its zone, e.g. ``2026-03-01 14:05:09 CET``."""
-    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds)) if seconds else "-"
+    """Return a moment with its zone, local unless ``utc`` is set, e.g. ``2026-03-01 14:05:09 CET``."""
+    if not seconds:
+        return "-"
+    if utc.get():
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
+
+
+def clock(seconds: float | None) -> str:
+    """Return a moment briefly, in local time: ``14:05:09`` if that was today, else ``Mar 01 14:05``.
+
+    Where ``utc`` is set: whole, as :func:`when` does.
+    """
+    if not seconds or utc.get():
+        return when(seconds)
+    moment, today = time.localtime(seconds), time.localtime()
+    same_day = moment[:3] == today[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%b %d %H:%M", moment)
+
+
+def near_paths(text: str) -> str:
+    """Return text in which paths below the working directory are relative to it, as in stacks."""
+    try:
+        here = os.getcwd()
+    except OSError:  # it was deleted meanwhile
+        return text
+    if here == os.sep:
+        return text
+    return text.replace(f"({here}{os.sep}", "(").replace(f'"{here}{os.sep}', '"')
 
 
 def between(after: float, by: float) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 import click
@@ -18,7 +18,7 @@ from celery_poison import hooks
 from celery_poison.broker.publish import bounded_connection
 from celery_poison.cli import redis_checks
 from celery_poison.cli.destination_checks import destinations
-from celery_poison.cli.output import print_json, wants_json
+from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
 from celery_poison.cli.redis_checks import Finding
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
@@ -32,7 +32,7 @@ from celery_poison.quarantine.overview import untried
 from celery_poison.quarantine.owner import check_owner, move_broker, without_secrets
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
-from celery_poison.text import clean, count_of, duration, when
+from celery_poison.text import command, count_of, duration, when
 from celery_poison.values import receivers_of
 
 _VERIFY = "name who signed the server's certificate: ssl_ca_certs in the URL, or in broker_use_ssl"
@@ -40,6 +40,9 @@ _START = "start Redis, or correct poison_redis_url"
 _SPOOLED = "see that Redis takes writes, and run a worker on this machine: it brings them to quarantine"
 _DATABASE = "create its table, start the database, or correct poison_outbox_database; see docs/outbox.md"
 _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
+_WORDS = {"FAIL": "failed", "warn": "with a warning", "ok": "well"}
+#: Columns before what a check has found: its level and its name.
+_LEFT = 19
 
 
 @verb(
@@ -60,18 +63,28 @@ def doctor(ctx: click.Context, notify: bool, broker_moved: bool) -> None:
     """
     if broker_moved:
         move_broker(app_of(ctx), plugin_of(app_of(ctx)).open_ledger())
-    findings: list[Finding] = []
-    for finding in chain(examine(app_of(ctx)), _notify(app_of(ctx)) if notify else ()):
-        findings.append(finding)
-        if not wants_json():
-            level = ctx.obj.style(f"{finding.level:<4}", fg=_COLOURS[finding.level])
-            ctx.obj.echo(f"{level}  {finding.check:<13}{clean(finding.said)}")
-            if finding.cure:
-                ctx.obj.echo(f"{'':19}cure: {clean(finding.cure)}")
+    findings = [*examine(app_of(ctx)), *(_notify(app_of(ctx)) if notify else ())]
     if wants_json():
         print_json([finding.as_dict() for finding in findings])
+    else:
+        _tell(ctx.obj, findings)
     broken = [finding.check for finding in findings if finding.broken]
     ctx.exit(UNREACHABLE if "reachable" in broken else REFUSED if broken else 0)
+
+
+def _tell(console: Any, findings: Sequence[Finding]) -> None:
+    """Print first what is wrong, then each finding with its cure, last what to type."""
+    by_level = Counter(finding.level for finding in findings)
+    wrong = [f"{by_level[level]} {word}" for level, word in _WORDS.items() if by_level[level]]
+    say(f"{count_of(len(findings), 'check')}: {', '.join(wrong)}", err=True)
+    for finding in findings:
+        level = console.style(f"{finding.level:<4}", fg=_COLOURS[finding.level])
+        print_wrapped(finding.said, f"{level}  {finding.check:<13}", _LEFT)
+        if finding.cure:
+            print_wrapped(f"cure: {finding.cure}", " " * _LEFT, _LEFT)
+    again = command("poison doctor")
+    told = f"mend what is marked FAIL, then type {again}" if by_level["FAIL"] else command("poison status")
+    say(f"next: {told}", err=True)
 
 
 def _notify(app: Celery) -> Iterator[Finding]:

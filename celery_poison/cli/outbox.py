@@ -28,7 +28,7 @@ from celery_poison.producer.outbox import OutboxDesk, Waiting
 from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.error_transactions import for_failed_sends
 from celery_poison.quarantine.owner import default_actor
-from celery_poison.text import count_of, duration, short, span, when
+from celery_poison.text import command, count_of, duration, short, span, when
 
 _SELECT = (
     click.option("--queue", default="", help="Only of this queue."),
@@ -69,7 +69,10 @@ def status(ctx: click.Context) -> None:
         print_json({**told, "database": rows and rows._asdict()})
         return
     headings = ("QUEUE", "TASK", "WAITING", "TRIES", "WHY", "NEXT")
-    answer_table(lanes, headings, _lane_row, "nothing waits to be sent")
+    waiting = count_of(sum(lane.waiting for lane in lanes), "message")
+    title = f"{waiting} for {count_of(len(lanes), 'destination')}"
+    hint = f"next: {command('poison outbox list')}"
+    answer_table(lanes, headings, _lane_row, "nothing waits to be sent", title=title, hint=hint)
     if rows:
         say(str(rows), err=True)
     if failed:
@@ -105,7 +108,10 @@ def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int) -
     celery -A proj poison outbox list
     """
     found = [*islice(_desk(ctx).messages(queue, task, failed=failed), limit)]
-    answer_table(found, ["NUMBER", "ID", "TASK", "QUEUE", "AGE", "BYTES"], _row, "nothing")
+    headings = ["NUMBER", "ID", "TASK", "QUEUE", "AGE", "BYTES"]
+    title = f"{count_of(len(found), 'message')} that {'could not be sent' if failed else 'wait to be sent'}"
+    hint = f"next: {command(f'poison outbox show {found[0].seq}')}" if found else ""
+    answer_table(found, headings, _row, "nothing", title=title, hint=hint)
 
 
 def _row(found: Waiting) -> list[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,44 +69,103 @@ def answer_table(
     empty: str,
     *,
     fit: bool = False,
+    title: str = "",
+    hint: str = "",
 ) -> None:
-    """Print records: JSON, or a row for each of them; ``empty`` goes to stderr where there are none."""
+    """Print records: JSON, or a row for each of them; ``empty`` goes to stderr where there are none.
+
+    Args:
+        title: one line above the table: what was found. It goes to stderr, so that a pipe gets the table.
+        hint: what to type next; goes to stderr, too, below the table.
+    """
     if wants_json():
         print_json([each.as_dict() for each in found])
-    elif found:
-        print_table(headings, map(row, found), fit=fit)
-    else:
+        return
+    if not found:
         say(empty, err=True)
+        return
+    if title:
+        say(title, err=True)
+    print_table(headings, map(row, found), fit=fit)
+    if hint:
+        say(hint, err=True)
+
+
+def terminal_width() -> int:
+    """Return how many columns a line may have: those of the terminal, 80 at least."""
+    return max(80, get_terminal_size().columns)
+
+
+def is_terminal() -> bool:
+    """Return whether a person reads what is printed."""
+    return sys.stdout.isatty()
+
+
+def print_wrapped(text: str, head: str, indent: int) -> None:
+    """Print a paragraph that fits the terminal, beside what stands before its first line.
+
+    Where there is no terminal, it stays one line, as ``grep`` wants it.
+
+    Args:
+        text: is cleaned.
+        head: a ready text, perhaps coloured, that takes up ``indent`` columns.
+        indent: columns by which each line is moved.
+    """
+    lines = [clean(text)]
+    if is_terminal():
+        lines = textwrap.wrap(lines[0], terminal_width() - indent, break_on_hyphens=False) or [""]
+    for number, line in enumerate(lines):
+        click.echo(f"{' ' * indent if number else head}{line}".rstrip())
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, fit: bool = False) -> None:
     """Print columns under their headings; cells are cleaned.
 
     Args:
-        fit: cut what is long, so that the terminal has room for each line.
+        fit: leave out the least of the columns and cut what is long, so that each line fits the terminal.
+            Where there is no terminal, everything is printed, as ``grep`` wants it.
     """
     cells = [[clean(cell) for cell in row] for row in (headings, *rows)]
-    over = sum(_widths(cells)) + 2 * (len(headings) - 1) - max(80, get_terminal_size().columns)
+    fit = fit and is_terminal()
+    for heading in _SPARED if fit else ():
+        if _excess(cells) > _spare(cells) and heading in cells[0]:
+            column = cells[0].index(heading)
+            cells = [[*row[:column], *row[column + 1 :]] for row in cells]
     for heading, end in _ELASTIC.items():
-        if fit and over > 0 and heading in headings:
-            over -= _shrink(cells, headings.index(heading), over, end)
+        over = _excess(cells)
+        if fit and over > 0 and heading in cells[0]:
+            _shrink(cells, cells[0].index(heading), over, end)
     print_rows(cells)
 
 
-#: Headings whose columns are cut where lines are too long, in this order, and at which end.
-_ELASTIC = {"ARGUMENTS": "right", "TASK": "left"}
-_NARROWEST = 12
+#: Columns that are left out where lines are too long, in this order: JSON has them all the same.
+_SPARED = ("POOL", "STARTED", "NOTICED", "TOOK", "OLDEST", "NOTICED BY", "PID")
+#: Headings whose columns are cut where lines are too long still, in this order, and at which end.
+_ELASTIC = {"ARGUMENTS": "right", "FINGERPRINT": "right", "TASK": "left"}
+_ELASTIC |= dict.fromkeys(("WORKER", "QUEUES", "PUT BACK", "CAUSE"), "right")
+#: Columns to which one is cut at most; and down to which it is cut rather than that another is left out.
+_NARROWEST, _READABLE = 12, 16
 
 
-def _shrink(cells: list[list[str]], column: int, by: int, end: str) -> int:
-    """Make a column narrower, at most by so much; return by how much."""
+def _spare(cells: Sequence[Sequence[str]]) -> int:
+    """Return by how many columns a table can be cut and still be read."""
+    widths = zip(cells[0], _widths(cells), strict=True)
+    return sum(max(0, width - _READABLE) for heading, width in widths if heading in _ELASTIC)
+
+
+def _excess(cells: Sequence[Sequence[str]]) -> int:
+    """Return by how many columns the lines of a table are too long."""
+    return sum(_widths(cells)) + 2 * (len(cells[0]) - 1) - terminal_width()
+
+
+def _shrink(cells: list[list[str]], column: int, by: int, end: str) -> None:
+    """Make a column narrower, at most by so much."""
     before = _widths(cells)[column]
     wanted = max(_NARROWEST, before - by)
     for row in cells:
         while _width(row[column]) > wanted:
             whole = row[column].strip("…")
             row[column] = f"{whole[:-1]}…" if end == "right" else f"…{whole[1:]}"
-    return before - min(before, wanted)
 
 
 def print_rows(rows: Iterable[Sequence[object]], indent: str = "") -> None:
@@ -125,11 +185,14 @@ def _width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def answer_records(records: Sequence[MessageRecord], now: float, empty: str) -> None:
+def answer_records(
+    records: Sequence[MessageRecord], now: float, empty: str, *, title: str = "", hint: str = ""
+) -> None:
     """Print messages: JSON, or a table whose headings are names of filters.
 
     Args:
         now: the ledger's time, in seconds.
+        title, hint: the line above the table, and the one below it.
     """
     several = len({record.state for record in records}) > 1
     headings = ("ID", "TASK", "CAUSE", "DEATHS", "AGE", "ARGUMENTS", *(["STATE"] if several else []))
@@ -143,7 +206,7 @@ def answer_records(records: Sequence[MessageRecord], now: float, empty: str) -> 
         cells = short(name, names), record.task, cause, record.crashes, age, record.arguments or "-"
         return (*cells, record.state) if several else cells
 
-    answer_table(records, headings, row, empty, fit=True)
+    answer_table(records, headings, row, empty, fit=True, title=title, hint=hint)
 
 
 def private_file(ctx: click.Context, option: click.Parameter, path: str) -> IO[str]:

@@ -21,12 +21,21 @@ from celery_poison.cli.output import (
     answer_table,
     print_json,
     print_rows,
+    print_wrapped,
     private_file,
+    say,
     wants_json,
 )
-from celery_poison.cli.session import app_of, filter_options, json_option, open_quarantine, verb
+from celery_poison.cli.session import (
+    app_of,
+    filter_options,
+    json_option,
+    open_quarantine,
+    utc_option,
+    verb,
+)
 from celery_poison.ledger.journal import Extent
-from celery_poison.model import MessageRecord
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine, story
 from celery_poison.quarantine.arguments import redacted
@@ -34,7 +43,7 @@ from celery_poison.quarantine.body import decoded, preview
 from celery_poison.quarantine.search import By, Filter, Group
 from celery_poison.quarantine.story import Detail
 from celery_poison.states import State, kept_state
-from celery_poison.text import argument, clean, command, duration, short, when
+from celery_poison.text import argument, clean, clock, command, count_of, duration, near_paths, short, utc
 
 limit_option = click.option(
     "--limit", type=click.IntRange(1), help=f"At most so many; default {ROWS}, with --json all."
@@ -93,9 +102,22 @@ def list_(
     page = found[:shown]
     what = "candidates" if candidates else f"messages in state {state}" if state is not State.NDLV else ""
     empty = "" if page else _nothing(quarantine, what or "messages in quarantine", filters)
-    answer_records(page, quarantine.queries.now_ms() / 1000, empty)
+    title = f"{count_of(len(page), 'message')}{' shown' if len(found) > len(page) else ''}"
+    title += f" {_LISTED[state]}, the newest first" if not candidates else " flagged as candidates"
+    shown_id = argument(short(page[0].id)) if page else ""
+    hint = f"next: {command(f'poison show {shown_id}')}"
+    answer_records(page, quarantine.queries.now_ms() / 1000, empty, title=title, hint=hint)
     if len(found) > len(page) and not wants_json():
         click.echo(f"there are more: --offset {offset + len(page)} shows the next", err=True)
+
+
+#: State -> where listed messages are, in the line above them.
+_LISTED = {
+    State.NDLV: "in quarantine",
+    State.FAIL: "given up",
+    State.DLNG: "running",
+    State.TBDL: "waiting, with a history",
+}
 
 
 def _nothing(quarantine: Quarantine, what: str, filters: Sequence[str]) -> str:
@@ -154,7 +176,10 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
         return [*cells, group.fingerprint or "-", group.group] if fine else [*cells, group.group]
 
     empty = "" if page else _nothing(quarantine, "messages in quarantine", filters)
-    answer_table(page, headings, row, empty, fit=True)
+    whole = sum(group.count for group in page)
+    title = f"{count_of(whole, 'message')} in quarantine, in {count_of(len(page), 'group')}"
+    hint = f"next: {command(f'poison list --filter group={page[0].group}')}" if page else ""
+    answer_table(page, headings, row, empty, fit=True, title=title, hint=hint)
     if total > len(page) and not wants_json():
         click.echo(f"there are {total} groups: --limit shows more of them", err=True)
 
@@ -175,6 +200,7 @@ def _raised(quarantine: Quarantine, groups: Iterable[Group]) -> dict[str, str]:
 @verb(
     click.argument("id"),
     click.option("--raw", is_flag=True, help="Write the body to stdout, byte for byte as it was received."),
+    utc_option,
     json_option,
 )
 def show(ctx: click.Context, id: str, raw: bool) -> None:
@@ -212,25 +238,40 @@ def whole(detail: Detail) -> dict[str, Any]:
 
 def _tell(console: Any, app: Celery, detail: Detail) -> None:
     record, stored = detail.record, detail.stored
-    source = record.evidence.source
+    source = near_paths(record.evidence.source)
     where = f"{causes.short(record.cause)}{f' in {source}' if source else ''}" if record.cause else ""
     title = console.style(clean(record.task), bold=True)
     console.echo(f"{title}[{clean(record.id)}]" + (f"  {clean(where)}" if where else ""))
     if record.arguments:
         console.echo(f"arguments: {clean(record.arguments)}")
-    console.echo(f"{story.STANDING[record.state]} {detail.story}")
-    _section(console, "next", _next(record))
+    print_wrapped(near_paths(f"{story.STANDING[record.state]} {detail.story}"), "", 0)
+    acts = _next(record)
+    _section(console, "next", acts)
     _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])
     for title, rows in story.failure_rows(detail.failure):
-        _section(console, title, rows)
-    _section(console, "stack", [("at", frame) for frame in record.evidence.stack])
-    _section(console, "history", [(story.at(entry), story.sentence(entry)) for entry in detail.history])
-    if stored is None:
-        if record.state == State.FAIL:
-            console.echo("\nThe message itself is gone for good: it was purged.")
-        elif record.state != State.DLVD:
-            console.echo("\nThe message itself is with the broker: only quarantine keeps headers and body.")
-        return
+        _section(console, title, [(name, near_paths(text)) for name, text in rows])
+    _section(console, "stack", [("at", near_paths(frame)) for frame in record.evidence.stack])
+    _history(console, detail.history)
+    if stored is not None:
+        _message(console, app, record.task, stored)
+    elif record.state == State.FAIL:
+        console.echo("\nThe message itself is gone for good: it was purged.")
+    elif record.state != State.DLVD:
+        console.echo("\nThe message itself is with the broker: only quarantine keeps headers and body.")
+    if acts:
+        say(f"next: {acts[0][0]}", err=True)
+
+
+def _history(console: Any, history: Sequence[story.Entry]) -> None:
+    if history:
+        console.echo("\n" + console.style("history", bold=True))
+    for entry in history:
+        at = f"  {clock(int(entry['at'].partition('-')[0]) / 1000)}  "
+        print_wrapped(near_paths(story.sentence(entry)), at, len(at))
+
+
+def _message(console: Any, app: Celery, task: str, stored: StoredMessage) -> None:
+    """Print headers, properties and body of a message that lies in the ledger."""
     # These repeat the arguments, with what is hidden of them.
     headers = {
         name: value for name, value in stored.headers.items() if name not in ("argsrepr", "kwargsrepr")
@@ -239,7 +280,7 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
         _section(console, title, [(name, each) for name, each in sorted(values.items()) if each is not None])
     console.echo("\n" + console.style("body", bold=True))
     redact = plugin_of(app).settings.redact
-    for line in preview(stored, lambda value: redacted(app, redact, record.task, value)):
+    for line in preview(stored, lambda value: redacted(app, redact, task, value)):
         console.echo(f"  {line}")
 
 
@@ -298,8 +339,8 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("state", record.state),
         ("queue", record.queue),
         ("destination", record.destination),
-        ("sent there", when(record.sent_at)),
-        ("goes back", when(record.retry_at)),
+        ("sent there", clock(record.sent_at)),
+        ("goes back", clock(record.retry_at)),
         ("releases left", record.releases_left or ""),
         ("cause", record.cause),
         ("last death", died if record.pid else ""),
@@ -307,9 +348,9 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("worker", record.worker),
         ("incident", record.incident),
         ("fingerprint", record.fingerprint),
-        ("first seen", when(record.first_seen)),
-        ("quarantined", when(record.quarantined_at)),
-        ("last change", when(record.last_seen)),
+        ("first seen", clock(record.first_seen)),
+        ("quarantined", clock(record.quarantined_at)),
+        ("last change", clock(record.last_seen)),
     ]
 
 
@@ -334,11 +375,12 @@ def journal() -> None:
 @verb(
     click.option("-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="So many."),
     click.option("-f", "--follow", is_flag=True, help="Go on with new ones, until Ctrl-C."),
+    utc_option,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line."),
     group=journal,
 )
 def tail(ctx: click.Context, lines: int, follow: bool) -> None:
-    """Print the newest entries, the newest last.
+    """Print the newest entries, the newest last: when, which task and message, and what happened.
 
     \b
     celery -A proj poison journal tail -n 100
@@ -346,24 +388,51 @@ def tail(ctx: click.Context, lines: int, follow: bool) -> None:
     """
     quarantine = open_quarantine(ctx)
     last = "0-0"
-    entries: Iterable[dict[str, str]] = quarantine.queries.journal(count=lines)
+    newest = quarantine.queries.journal(count=lines)
+    entries: Iterable[dict[str, str]] = newest
+    if not wants_json():
+        click.echo(_newest(newest), err=True)
     while True:
         for entry in entries:
             last = entry["at"]
-            click.echo(dumps(entry) if wants_json() else _line(entry))
+            if wants_json():
+                click.echo(dumps(entry))
+            else:
+                _print_entry(entry)
         if not follow:
-            return
+            break
         time.sleep(_PAUSE)
         _, entries = quarantine.journal(after=last)
+    named = [entry["id"] for entry in newest if entry["id"]]
+    if named and not wants_json():
+        click.echo(f"next: {command(f'poison show {argument(short(named[-1]))}')}", err=True)
 
 
 #: Seconds between two looks for new entries.
 _PAUSE = 0.5
 
 
-def _line(entry: dict[str, str]) -> str:
-    whom = clean(f"{entry['task']}[{entry['id']}] ") if entry["id"] else ""
-    return f"{story.at(entry)}  {whom}{story.sentence(entry)}"
+def _newest(entries: Sequence[dict[str, str]]) -> str:
+    if not entries:
+        return "the journal is empty: nothing has happened so far"
+    zone = "UTC" if utc.get() else time.strftime("%Z")
+    entry = "entry" if len(entries) == 1 else "entries"
+    return f"the newest {len(entries)} {entry} of the journal, since {story.at(entries[0])}; times in {zone}"
+
+
+def _print_entry(entry: dict[str, str]) -> None:
+    """Print one entry as a paragraph; the whole names of worker and message only with --utc."""
+    at, id = clock(int(entry["at"].partition("-")[0]) / 1000), entry["id"]
+    if not utc.get():
+        entry = {**entry, "worker": entry["worker"].partition("/")[0]}
+        id = short(id)
+    whom = f"{entry['task']}[{id}] " if id else ""
+    indent = max(_MOMENT, len(at) + 2)
+    print_wrapped(near_paths(f"{whom}{story.sentence(entry)}"), f"{at:<{indent}}", indent)
+
+
+#: Columns of the time of an entry.
+_MOMENT = 14
 
 
 def _entry_id(ctx: click.Context, option: click.Parameter, value: str) -> str:

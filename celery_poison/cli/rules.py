@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,7 +17,7 @@ from celery_poison.ledger.policies import Scope
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
-from celery_poison.text import when
+from celery_poison.text import command, count_of, when
 
 _SOON = "the workers act on it within a heartbeat"
 
@@ -133,7 +134,11 @@ def _show_blocks(found: BlockList) -> None:
         print_json(found.as_dict())
         return
     headings = ("KIND", "NAME", "TASK", "SINCE", "UNTIL", "WHY")
-    answer_table(found.rules, headings, row, "nothing is blocked")
+    newest = found.rules[0] if found.rules else None
+    undo = f"poison unblock --{newest.kind} {shlex.quote(newest.name)}" if newest else ""
+    title = f"{count_of(len(found.rules), 'rule')} in force, the newest first"
+    hint = f"next: {command(undo)}"
+    answer_table(found.rules, headings, row, "nothing is blocked", title=title, hint=hint)
     for sentence in found.ignored:
         say(sentence, err=True)
 
@@ -233,10 +238,13 @@ def get(ctx: click.Context, task: str | None, queue: str) -> None:
         print_json({**policies.as_dict(), "tasks": [each.as_dict() for each in found]})
     else:
         if found:
+            say(_found(found), err=True)
             print_table(["TASK", *(name.upper() for name in OVERRIDABLE), ""], map(_policy_row, found))
         say(f"version {policies.version}" if policies.version else "nothing was ever overridden", err=True)
         for sentence in policies.ignored:
             say(sentence, err=True)
+        if found:
+            say(f"next: {command('poison policy set --help')}", err=True)
     if task is not None and not found:
         missing = "" if queue else f"this app guards no task {task!r}, and "
         say(f"{missing}nothing is overridden for it", err=True)
@@ -307,6 +315,11 @@ def _option(typed: str) -> tuple[str, Any]:
     with suppress(ValueError):
         return name, int(text)
     return name, text  # refused by the same check as a setting, which names the cure
+
+
+def _found(policies: Sequence[TaskPolicy]) -> str:
+    changed = sum(any(origin.startswith("override") for origin in each.origins.values()) for each in policies)
+    return f"{len(policies)} {'policy' if len(policies) == 1 else 'policies'}, {changed} with an override"
 
 
 def _policy_row(of: TaskPolicy) -> list[str]:

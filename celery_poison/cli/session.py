@@ -13,6 +13,7 @@ import click
 from celery import Celery
 from celery.bin.base import CeleryCommand, handle_preload_options
 
+from celery_poison import text
 from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
 from celery_poison.quarantine import Quarantine
@@ -25,6 +26,21 @@ REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 Option = Callable[..., Any]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")
+
+
+def _use_utc(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> bool:
+    token = text.utc.set(wanted)
+    ctx.call_on_close(lambda: text.utc.reset(token))
+    return wanted
+
+
+utc_option = click.option(
+    "--utc",
+    is_flag=True,
+    callback=_use_utc,
+    expose_value=False,
+    help="Print whole dates and times, in UTC.",
+)
 force_option = click.option("--force", is_flag=True, help="Even if this app guards no task of that name.")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import click
 
 from celery_poison import causes, signals
-from celery_poison.cli.output import answer, answer_table, print_json, wants_json
+from celery_poison.cli.output import answer, answer_table, print_json, print_wrapped, say, wants_json
 from celery_poison.cli.session import (
     REFUSED,
     Refused,
@@ -20,6 +20,7 @@ from celery_poison.cli.session import (
     json_option,
     limit_option,
     open_quarantine,
+    utc_option,
     verb,
     who_options,
 )
@@ -31,7 +32,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.overview import Level, Overview, last_ended, overview, process_deaths
 from celery_poison.quarantine.queues import find_deaf
-from celery_poison.text import clean, command, count_of, duration, some_of, span, when
+from celery_poison.text import clean, clock, command, count_of, duration, some_of, span, utc, when
 
 
 @verb(
@@ -66,6 +67,7 @@ def _tell(console: Any, seen: Overview) -> None:
         console.echo(f"{name:<12}{clean(value)}")
     for warning in seen.warnings:
         console.echo(console.style("WARNING", fg="red", bold=True) + f"  {clean(warning)}")
+    say(f"next: {seen.next[0] if seen.next else command('poison journal tail')}", err=True)
 
 
 def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
@@ -167,12 +169,13 @@ def _not_living(asked: list[WorkerRecord], whose: str, ended: str) -> Iterator[s
             yield f"worker {worker.worker} is leaving"
 
 
-@verb(json_option)
+@verb(utc_option, json_option)
 def workers(ctx: click.Context) -> None:
     """List the workers that guard messages, the longest silent first.
 
     NOTICED BY: a death is noticed in about a second (connection), or after poison_activation_interval
-    (heartbeat). UNGUARDED counts tasks whose start or end never reached the ledger, ERRORS its faults.
+    (heartbeat). UNGUARDED counts tasks whose start or end never reached the ledger, ERRORS its faults; both are
+    left out where all are 0. A narrow terminal leaves columns out; --json has all.
 
     \b
     celery -A proj poison workers
@@ -180,37 +183,57 @@ def workers(ctx: click.Context) -> None:
     queries = open_quarantine(ctx).queries
     found = queries.workers(int(plugin_of(app_of(ctx)).settings.activation_interval * 1000))
     now = queries.now_ms() / 1000
+    troubled = any(worker.unguarded or worker.ledger_errors for worker in found)
 
     def row(worker: WorkerRecord) -> Sequence[object]:
-        paused = [f"{queue} (paused)" for queue in worker.paused.split(",") if queue]
+        # The paused ones first: where a column is cut, its end is missing.
+        queues = [f"{queue} (paused)" for queue in worker.paused.split(",") if queue]
+        queues += filter(None, worker.queues.split(","))
         return (
-            worker.worker,
+            worker.worker if utc.get() else worker.node,
             "silent" if not worker.alive else "stopping" if worker.stopping else "alive",
             f"{duration(now - (worker.last_beat or now))} ago",
             worker.pid,
             worker.pool or "-",
             worker.concurrency,
-            ", ".join([*filter(None, worker.queues.split(",")), *paused]) or "-",
-            worker.unguarded,
-            worker.ledger_errors,
+            ", ".join(queues) or "-",
+            *([worker.unguarded, worker.ledger_errors] if troubled else []),
             worker.noticed_by,
-            when(worker.started_at),
+            clock(worker.started_at),
         )
 
-    headings = ("WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES", "UNGUARDED", "ERRORS")
+    headings = ["WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES"]
+    headings += ["UNGUARDED", "ERRORS"] if troubled else []
     ended = last_ended(queries)
     empty = f"no worker is alive, the last one ended: {ended}" if ended else "no worker has reported"
-    answer_table(found, (*headings, "NOTICED BY", "STARTED"), row, f"{empty}; cure: {command('worker')}")
+    answer_table(
+        found,
+        [*headings, "NOTICED BY", "STARTED"],
+        row,
+        f"{empty}; cure: {command('worker')}",
+        fit=True,
+        title=_fleet_line(found),
+        hint=f"next: {command('poison status')}",
+    )
 
 
-@verb(limit_option(20), json_option)
+def _fleet_line(found: Sequence[WorkerRecord]) -> str:
+    """Return how many workers there are, and how many of them are silent or leaving."""
+    silent = sum(not worker.alive for worker in found)
+    stopping = sum(worker.alive and worker.stopping for worker in found)
+    told = [f"{len(found) - silent - stopping} alive"]
+    told += [f"{number} {how}" for number, how in ((stopping, "stopping"), (silent, "silent")) if number]
+    return f"{count_of(len(found), 'worker')}: {', '.join(told)}"
+
+
+@verb(limit_option(20), utc_option, json_option)
 def incidents(ctx: click.Context, limit: int) -> None:
     """List the deaths of whole workers, newest first, and count those of task processes.
 
-    DIED: between the last sign of life and the first sign of absence. NOTICED: gone (connections broke),
-    silent (no heartbeat) or frozen (connected, no heartbeat). TOOK: from the last sign of life to the end of
-    the recovery. FLAGGED: running messages that became candidates. PUT BACK: messages by queue; RabbitMQ's
-    own put-backs are not counted.
+    DIED: the first sign of absence; with --utc the last sign of life, too. NOTICED: gone (connections
+    broke), silent (no heartbeat) or frozen (connected, no heartbeat). TOOK: from the last sign of life to the
+    end of the recovery. FLAGGED: running messages that became candidates. PUT BACK: messages by queue;
+    RabbitMQ's own put-backs are not counted. A narrow terminal leaves columns out; --json has all.
 
     \b
     celery -A proj poison incidents
@@ -219,23 +242,40 @@ def incidents(ctx: click.Context, limit: int) -> None:
     queries = open_quarantine(ctx).queries
     found = queries.incidents(limit)
     headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
-    answer_table(found, headings, _incident_row, "no worker has died")
-    if not wants_json() and (alone := process_deaths(queries.counts())):
-        of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
-        died = count_of(sum(alone.values()), "task process")
-        click.echo(f"{died} died alone, since the ledger began: {of}; {command('poison groups')}")
+    alone = "" if wants_json() else _alone_line(process_deaths(queries.counts()))
+    open_ones = sum(incident.took is None for incident in found)
+    title = count_of(len(found), "worker death") + (" shown" if len(found) == limit else "")
+    title += f", recovery goes on after {open_ones} of them" if open_ones else ""
+    newest = f"incident={found[0].incident}" if found else ""
+    hint = f"next: {command(f'poison list --candidates --filter {newest}')}"
+    answer_table(found, headings, _incident_row, "no worker has died", fit=True, title=title)
+    if alone:
+        print_wrapped(alone, "", 0)
+    if found and not wants_json():
+        say(hint, err=True)
+
+
+def _alone_line(alone: Mapping[str, int]) -> str:
+    """Return how many task processes have died whose workers live on; empty for none."""
+    if not alone:
+        return ""
+    of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
+    died = count_of(sum(alone.values()), "task process")
+    return f"{died} died alone, since the ledger began: {of}; {command('poison groups')}"
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:
+    by = incident.evidence.by_ms
+    died = incident.evidence.died.removeprefix("at ") if utc.get() else clock(by / 1000) if by else ""
     return (
         incident.incident,
-        incident.evidence.died.removeprefix("at ") or when(incident.died_at),
+        died or clock(incident.died_at),
         incident.how or "-",
         f"{incident.took:.1f} s" if incident.took is not None else "open",
         incident.cause,
         incident.flagged,
         ", ".join(f"{queue}: {count}" for queue, count in incident.returned.items()) or incident.put_back,
-        incident.worker,
+        incident.worker if utc.get() else incident.worker.partition("/")[0],
     )
 
 

@@ -23,7 +23,10 @@ def test_NEW_3_a_task_is_blocked_listed_and_unblocked(console: Console, fleet: F
     rule = console.json("block", "--task", TASK, "--expires", "2h", "--note", "supplier is down")
     assert (rule["kind"], rule["name"], rule["actor"]) == ("task", TASK, default_actor())
     assert round(rule["until"] - rule["since"]) == 7200
-    (row,) = console.out("block", "--list").splitlines()[1:]
+    listed = console.run("block", "--list")
+    assert listed.stderr.startswith("1 rule in force")
+    assert listed.stderr.endswith(f"next: celery -A proj poison unblock --task {TASK}\n")
+    (row,) = listed.stdout.splitlines()[1:]
     assert row.startswith(f"task  {TASK}  {TASK}") and row.endswith(f"{default_actor()}: supplier is down")
     assert "blocked     1 rule\n" in console.out("status")
     assert console.json("status")["blocked"] == 1

@@ -65,8 +65,17 @@ def test_a_healthy_installation_passes_and_nothing_is_left_behind(
     assert not server.client(0).keys("*poison*")
 
 
-def test_the_report_for_people_has_one_line_for_each_check_and_one_for_each_cure(console: Console) -> None:
-    lines = console.out("doctor").splitlines()
+def test_the_report_for_people_has_one_line_for_each_check_and_one_for_each_cure(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("celery_poison.cli.output.is_terminal", lambda: True)
+    result = console.run("doctor")
+    found = f"{len(OK_EVERYWHERE)} checks: 1 with a warning, {len(OK_EVERYWHERE) - 1} well\n"
+    assert result.output.startswith(found)
+    assert result.output.endswith("poison status\n")
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
     checks = [line.split()[1] for line in lines if not line.startswith(" ")]
     assert checks == OK_EVERYWHERE
     assert any(line.strip() == "cure: set appendonly yes" for line in lines)

@@ -57,7 +57,12 @@ def test_EMS_9_get_shows_where_each_value_comes_from(console: Console, fleet: Fl
             "guarded": True,
         }
     ]
-    assert f"version {sheet['version']}" in console.run("policy", "get").stderr
+    told = console.run("policy", "get", TASK).stderr.splitlines()
+    assert told == [
+        "1 policy, 1 with an override",
+        f"version {sheet['version']}",
+        "next: celery -A proj poison policy set --help",
+    ]
     assert _row(console, "*")[0].startswith("9 (override)")
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from dataclasses import fields
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from kombu.compression import compress
@@ -50,14 +52,17 @@ def test_the_headings_of_list_are_names_of_filters(console: Console, keeper: Kee
 
 
 def test_list_fits_into_80_columns_and_cuts_arguments_and_the_beginning_of_task_names(
-    console: Console, keeper: Keeper
+    console: Console, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     keeper.app.send_task("fleet.healthy", ["x" * 30] * 3)
     keeper.keep(keeper.receive())
     keeper.app.send_task("fleet.healthy")
     message = keeper.receive()
     message.headers["task"] = f"shop.{'very.' * 20}long"
     keeper.keep(message)
+    assert f"shop.{'very.' * 20}long" in console.out("list"), "a pipe gets all of it"
+    monkeypatch.setattr("celery_poison.cli.output.is_terminal", lambda: True)
     lines = console.out("list").splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" in lines[1] and "long " in lines[1]
@@ -330,6 +335,57 @@ def test_journal_tail_prints_a_sentence_or_a_json_object_in_each_line(
     assert len(lines) == 2 and "moved to quarantine" in lines[1]
     entries = [json.loads(line) for line in console.out("journal", "tail", "--json").splitlines()]
     assert [entry["event"] for entry in entries] == ["crashed", "crashed", "quarantined"]
+
+
+def test_first_screens_fit_into_80_columns_say_what_they_found_and_what_to_type(
+    console: Console, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("celery_poison.cli.output.is_terminal", lambda: True)
+    keeper.send_and_keep("fleet.kill_child")
+    ledger, node = keeper.ledger, f"worker1@{'host.' * 10}internal"
+    about = {"node": node, "pid": 4711, "pool": "prefork", "concurrency": 8, "queues": "celery,mails,slow"}
+    ledger.beat(f"{node}/b00t", about, first=True)
+    led = ledger.lead("monitor", 60_000)
+    assert led is not None
+    ledger.beat("w2@host/b00u", {"node": "w2@host"}, first=True)
+    ledger.declare_dead("w2@host/b00u", "i1", Silence.SILENT, 0, led[0])
+    found = {
+        ("workers",): "1 worker: 1 alive",
+        ("incidents",): "1 worker death, recovery goes on after 1 of them",
+        ("journal", "tail"): "the newest ",
+        ("list",): "1 message in quarantine, the newest first",
+        ("groups",): "1 message in quarantine, in 1 group",
+    }
+    for verb, first in found.items():
+        result = console.run(*verb)
+        lines = result.output.splitlines()
+        assert max(map(len, lines)) <= 80, result.output
+        assert lines[0].startswith(first), result.output
+        assert lines[-1].startswith("next: celery "), result.output
+        assert first not in result.stdout, "a pipe gets the table alone"
+    assert "4711" in console.out("workers"), "what kill takes"
+    assert console.run("status").output.splitlines()[-1].startswith("next: celery ")
+
+
+def test_times_are_brief_and_local_and_whole_in_utc_with_an_option(console: Console, keeper: Keeper) -> None:
+    keeper.send_and_keep("fleet.kill_child")
+    assert re.match(r"\d\d:\d\d:\d\d  ", console.out("journal", "tail"))
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC ", console.out("journal", "tail", "--utc"))
+    assert re.match(r"\d\d:\d\d:\d\d  ", console.out("journal", "tail")), "of that one command only"
+
+
+def test_paths_below_the_working_directory_are_shown_relative_to_it_and_in_json_whole(
+    console: Console, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    frame = f"charge ({tmp_path}/shop/tasks.py:12)"
+    mid = keeper.send_and_keep("fleet.segfault", cause="signal:11")
+    evidence = json.dumps({"signal": 11, "stack": [frame]})
+    keeper.ledger.client.hset(keeper.ledger.keys.message(mid), "evidence", evidence)
+    monkeypatch.chdir(tmp_path)
+    shown = console.out("show", mid)
+    assert "SIGSEGV in charge (shop/tasks.py:12)" in shown and str(tmp_path) not in shown
+    assert console.json("show", mid)["evidence"]["stack"] == [frame]
 
 
 def test_NEW_5_show_tells_what_can_be_done_about_what_no_task_can_take(
