@@ -248,8 +248,8 @@ class Evidence:
         """Return what the evidence says, in plain words; the empty string for nothing."""
         told = [self._who_sent_it()]
         if self.rss_kb:
-            of = f" of {_mib(self.limit_kb)}" if self.limit_kb else ""
-            told.append(f"Its process had used {_mib(self.rss_kb)}{of} at most.")
+            limit = f" (limit {self.limit_kb / 1024:,.0f})" if self.limit_kb else ""
+            told.append(f"Memory: peak {self.rss_kb / 1024:,.0f} MiB{limit}.")
         if self.stack and self.recursion:
             told.append(f"Its functions called each other without end, at last {self.stack[0]}.")
         elif self.stack:

@@ -174,8 +174,8 @@ def workers(ctx: click.Context) -> None:
     """List the workers that guard messages, the longest silent first.
 
     NOTICED BY: a death is noticed in about a second (connection), or after poison_activation_interval
-    (heartbeat). UNGUARDED counts tasks whose start or end never reached the ledger, ERRORS its faults; both are
-    left out where all are 0. A narrow terminal leaves columns out; --json has all.
+    (heartbeat). UNGUARDED counts tasks whose start or end never reached the ledger, ERRORS its faults; both
+    are left out where all are 0. A narrow terminal leaves columns out; --json has all.
 
     \b
     celery -A proj poison workers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from celery_poison.causes import FAILURE, Evidence, describe, signal_name
+from celery_poison.causes import FAILURE, OF_WORKERS, Evidence, describe, signal_name
 from celery_poison.destinations import where_sent
 from celery_poison.failures import KeptFailure
 from celery_poison.model import MessageRecord, StoredMessage
@@ -100,14 +100,22 @@ def why(record: MessageRecord) -> str:
         sentences.append(f"It {describe(record.cause)}.")
     if record.crashes or record.cause == FAILURE:
         sentences.append(clean(record.evidence.sentence()))
-    if record.crashes:
-        sentences.append(f"It died {_times(record.crashes)} ({count_of(record.strikes, 'strike')}).")
+    sentences.append(_deaths(record))
     if record.failures:
         sentences.append(f"It was put back {_times(record.failures)}.")
     if record.reason and describe(record.cause) not in record.reason:
         sentences.append(f"Reason: {clean(record.reason)}.")
     sentences += _standing(record)
     return " ".join(filter(None, sentences))
+
+
+def _deaths(record: MessageRecord) -> str:
+    """Return how many processes it has killed; where others may be to blame, at how many deaths it ran."""
+    if record.strikes < record.crashes or record.cause in OF_WORKERS:
+        ran = f"It was running at {count_of(record.crashes, 'death')}"
+        return f"{ran}, {count_of(record.strikes, 'strike')}." if record.crashes else ""
+    # Of one alone the cause has been named already.
+    return f"Killed {count_of(record.crashes, 'process')}." if record.crashes > 1 else ""
 
 
 def _standing(record: MessageRecord) -> Iterator[str]:

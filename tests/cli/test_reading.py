@@ -160,7 +160,7 @@ def test_SAP_7_show_tells_the_story_history_headers_and_body(console: Console, k
     told = console.out("show", mid)
     title, arguments, *_ = told.splitlines()
     assert title.endswith("]  SIGKILL") and arguments == 'arguments: "Grüße"'
-    assert "In quarantine. It killed its process by SIGKILL. It died 2 times (2 strikes)." in told
+    assert "In quarantine. It killed its process by SIGKILL. Killed 2 processes." in told
     short = console.json("show", mid)["id"][:8]
     assert f"celery -A proj poison release {short}" in told[: told.index("record")]
     history = told[told.index("history") : told.index("headers")].splitlines()[1:-1]

@@ -7,13 +7,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
+from celery_poison.model import MessageRecord
+from celery_poison.quarantine.story import why
+from celery_poison.states import State
 from celery_poison.worker.crash_reports import CrashReport, CrashReports
 from celery_poison.worker.processes import Kills
 from tests import PATIENCE
@@ -57,6 +62,11 @@ def test_NEW_2_unknown_is_said_to_be_unknown(
 ) -> None:
     assert (evidence.cause, evidence.is_from_outside) == (cause, outside)
     assert words in evidence.sentence()
+
+
+def test_memory_is_told_by_its_peak_and_its_limit() -> None:
+    assert Evidence(rss_kb=47_104, limit_kb=24_684_544).sentence() == "Memory: peak 46 MiB (limit 24,106)."
+    assert Evidence(rss_kb=1_258_291).sentence() == "Memory: peak 1,229 MiB."
 
 
 # --- what a process leaves behind --------------------------------------------------------------------
@@ -138,3 +148,26 @@ def test_each_kill_of_the_kernel_explains_one_death(monkeypatch: pytest.MonkeyPa
     assert kills.was_for_memory(1000)
     assert not kills.was_for_memory(1000)
     assert kills.was_for_memory((1 << 20) - 1000), "it had used up what there is"
+
+
+# --- how many it killed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"cause": "signal:9", "crashes": 2, "strikes": 2}, "Killed 2 processes."),
+        ({"cause": "worker_lost", "crashes": 2, "strikes": 2}, "It was running at 2 deaths, 2 strikes."),
+        ({"cause": "signal:9", "crashes": 3, "strikes": 1}, "It was running at 3 deaths, 1 strike."),
+    ],
+)
+def test_the_story_says_killed_only_where_nothing_else_can_be_to_blame(
+    counts: dict[str, Any], said: str
+) -> None:
+    record = replace(MessageRecord(id="i", mid="m", task="t", queue="q", state=State.NDLV), **counts)
+    assert why(record).endswith(said)
+
+
+def test_the_story_names_one_death_once() -> None:
+    record = MessageRecord(id="i", mid="m", task="t", queue="q", state=State.NDLV, cause="exit:7", crashes=1)
+    assert why(replace(record, strikes=1)) == "It ended its process with exit code 7."
