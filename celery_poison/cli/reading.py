@@ -373,7 +373,9 @@ def journal() -> None:
 
 
 @verb(
-    click.option("-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="So many."),
+    click.option(
+        "-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="Number of entries."
+    ),
     click.option("-f", "--follow", is_flag=True, help="Go on with new ones, until Ctrl-C."),
     utc_option,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line."),

@@ -1,8 +1,9 @@
 """The documentation as a site: `python docs/site/make_site.py [FOLDER]` writes build/site, without a network.
 
 The pages stay as they are for a reader of the repository. The site has copies of them, and of the files
-outside of docs/ that they link to. Its tabs are the sections of docs/index.md. The reference of the Python
-API is made from docstrings. Every page is there as plain Markdown beside its HTML; llms.txt lists them.
+outside of docs/ that they link to. Its tabs are the sections of docs/index.md, with their groups. The
+reference of the Python API is made from docstrings. Every page is there as plain Markdown beside its HTML;
+llms.txt lists them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ PLACES = {
 }
 
 _SECTION = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_GROUP = re.compile(r"^### ([^\n]+)\n(.*?)(?=^### |\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^- \[([^\]]+)\]\(([^)#]+)\)(?:: (.*))?$", re.MULTILINE)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
@@ -131,13 +133,16 @@ def build(folder: Path) -> None:
 
 def _configuration() -> str:
     tabs = ['{ "Home" = "index.md" }']
-    for title, entries in sections().items():
-        listed = [f'{{ "{name}" = "{_placed(page)}" }}' for name, page, _ in entries]
-        if title == "Look up":
-            listed.append('{ "Python API" = "api.md" }')
-        tabs.append(f'{{ "{title}" = [{", ".join(listed)}] }}')
+    for title, body in _SECTION.findall(INDEX.read_text("utf-8")):
+        groups = [f'{{ "{group}" = [{_listed(part)}] }}' for group, part in _GROUP.findall(body)]
+        api = ['{ "Python API" = "api.md" }'] if title == "Look up" else []
+        tabs.append(f'{{ "{title}" = [{", ".join([*(groups or [_listed(body)]), *api])}] }}')
     where = f'docs_dir = "pages"\nsite_dir = "site"\nnav = [{", ".join(tabs)}]\n'
     return (HERE / "zensical.toml").read_text("utf-8").replace("[project]\n", f"[project]\n{where}", 1)
+
+
+def _listed(part: str) -> str:
+    return ", ".join(f'{{ "{name}" = "{_placed(page)}" }}' for name, page, _ in _ENTRY.findall(part))
 
 
 def _placed(target: str) -> str:

@@ -48,6 +48,12 @@ def test_every_page_has_the_kinds_as_its_tabs(site: Path) -> None:
     assert [kind for kind in KINDS if kind in tabs] == KINDS
 
 
+def test_the_pages_of_a_tab_stand_in_the_groups_of_the_index(site: Path) -> None:
+    page = (site / "howto" / "playbook.html").read_text(encoding="utf-8")
+    groups = [group for group, _ in make_site._GROUP.findall(make_site.INDEX.read_text(encoding="utf-8"))]
+    assert groups[0] == "On call" and [group for group in groups if group not in page] == []
+
+
 def test_the_list_for_programs_leads_to_every_page(site: Path) -> None:
     led = set(make_site._LINK.findall((site / "llms.txt").read_text(encoding="utf-8")))
     assert {target for _, _, target in led} == {
