@@ -54,7 +54,7 @@ class Fleet:
     def _start_rabbit(self, stack: ExitStack) -> str:
         if self._quorum is None:
             return ""
-        from celery_poison.chaos.servers import RabbitServer
+        from tests.harness.servers import RabbitServer
 
         return stack.enter_context(RabbitServer()).url()
 

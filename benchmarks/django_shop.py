@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.postgres import USER, PostgresServer
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.testing import RedisServer, Worker, wait_until
+from tests.harness.servers import RabbitServer
 
 PROJECT = Path(__file__).parents[1] / "examples" / "django_shop"
 #: What was answered is in the kernel's hands, and survives the server.

@@ -17,12 +17,12 @@ import failover_app
 from chronicle import Chronicle
 
 from celery_poison import procfs
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Incident
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 from celery_poison.testing import RedisServer, Supervisor, Worker, wait_until
+from tests.harness.servers import RabbitServer
 
 HERE = Path(__file__).resolve().parent
 #: In the environment of every process that is started here, and so in that of its descendants.

@@ -16,8 +16,8 @@ from typing import Any
 from celery import Celery
 
 from celery_poison import guarded, install
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.testing import RedisServer
+from tests.harness.servers import RabbitServer
 
 #: What it is held to, far from the limit: publishes a second with a limit over those without.
 LEAST_RATIO = 0.97

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import figures
 import workers
 
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer
+from tests.harness.proxy import TcpProxy
 
 TASK = "noop"
 WARM_UP = 200

@@ -88,8 +88,8 @@ class Seen(NamedTuple):
 
 def play(setup: str, broker: str, victim: str, seconds: float) -> Seen:
     """Run one fleet, the poison in front of the healthy tasks, and count from outside the plugin."""
-    from celery_poison.chaos.servers import RabbitServer
     from celery_poison.testing import RedisServer, Supervisor, Worker
+    from tests.harness.servers import RabbitServer
 
     with ExitStack() as stack:
         server = stack.enter_context(RedisServer())

@@ -15,10 +15,10 @@ from uuid import uuid4
 import many_app
 
 from celery_poison import Quarantine, procfs
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.testing import RedisServer, Worker
+from tests.harness.servers import RabbitServer
 
 HERE = Path(__file__).resolve().parent
 TAG = "MANY_TAG"

@@ -17,10 +17,10 @@ from typing import Any
 from celery import Celery
 
 from celery_poison import guarded, install
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.relay import Rounds
 from celery_poison.testing import RedisServer
+from tests.harness.servers import RabbitServer
 
 #: What it is held to: time of a call with the outbox over that without; messages a second of one relay.
 MOST_RATIO, LEAST_RELAYED = 1.5, 5000

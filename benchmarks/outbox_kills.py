@@ -30,11 +30,11 @@ from celery import Celery
 from benchmarks import outbox_stores as stores
 from benchmarks.postgres import PostgresServer, find_binaries
 from celery_poison import guarded, install
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.plugin import plugin_of
 from celery_poison.producer import database, relay
 from celery_poison.producer.database import waiting_rows
 from celery_poison.testing import RedisServer, Worker, wait_until
+from tests.harness.servers import RabbitServer
 
 QUEUES = ("a", "b")
 #: What was answered is in the kernel's hands, and survives the server: what is lost is lost by us.

@@ -9,8 +9,8 @@ from typing import Self
 import workers
 from celery import Celery
 
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.testing import RedisServer, Worker, wait_until
+from tests.harness.servers import RabbitServer
 
 
 class RedisQueue:

@@ -13,8 +13,8 @@ import workers
 from cputime import Cpu
 from queues import RabbitQueue, RedisQueue
 
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, Worker, wait_until
+from tests.harness.proxy import TcpProxy
 
 WARM_UP = 200
 #: Seconds of rest: after the warm-up and after the load, for the guarded worker to settle what was

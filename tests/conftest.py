@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.testing import RedisServer, Worker, find_redis_binary
 from tests.harness.preloaded import Starter
+from tests.harness.servers import RabbitServer
 from tests.services import (
     VhostPool,
     need,

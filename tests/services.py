@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from celery_poison.chaos import servers
-from celery_poison.chaos.servers import RabbitServer
+from tests.harness import servers
+from tests.harness.servers import RabbitServer
 
 #: What a reason for skipping tells of, and how to have that.
 CURES = {

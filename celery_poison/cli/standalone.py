@@ -7,9 +7,8 @@ import click
 from celery_poison.cli.celery_command import HELP, LazyGroup
 from celery_poison.text import version
 
-#: Command -> its place. The rooms of the last two may be left out of an installation.
+#: Command -> its place. The room of the demo may be left out of an installation.
 COMMANDS = {
-    "chaos": "celery_poison.chaos.command:chaos",
     "demo": "celery_poison.demo.story:demo",
     "pipeline": "celery_poison.cli.pipeline:pipeline",
 }
@@ -38,7 +37,6 @@ def main() -> None:
 
     \b
     celery-poison demo                    see it work, on servers of its own
-    celery-poison chaos                   break its servers and workers, and see what is lost
     celery-poison pipeline --help         learn from the journal, with Spark
     celery -A proj poison status          how things stand in your app
     celery -A proj poison list            what is in quarantine

@@ -26,10 +26,9 @@ from celery_poison.demo.app import (
     Tally,
     build_app,
 )
+from celery_poison.demo.programs import Interrupted, end_marked, private_environment
 from celery_poison.model import MessageRecord
 from celery_poison.testing import RedisServer, Supervisor, Worker
-from celery_poison.testing.processes import end_marked, private_environment
-from celery_poison.testing.servers import Interrupted
 
 WORKERS = SLOTS = 2
 #: Seconds that workers get for a warm shutdown before they are killed.

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from celery_poison import Quarantine
 from celery_poison.demo.app import HANG, POISONS, SEGFAULT, SIGKILL, expected
+from celery_poison.demo.programs import Interrupted, Interruptions
 from celery_poison.demo.screen import Screen, deaths
 from celery_poison.demo.stage import SLOTS, WORKERS, Row, Snapshot, Stage, open_stage, plan
-from celery_poison.testing.servers import Interrupted, Interruptions
 from celery_poison.text import count_of, some_of
 
 MAX_CRASHES = 2

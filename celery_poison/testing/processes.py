@@ -18,8 +18,6 @@ from celery_poison import procfs
 
 from .servers import PATIENCE, Running, wait_until
 
-_PACKAGE = str(Path(__file__).parents[2])
-
 
 class Worker(Running):
     """`celery -A app worker` in a session, and so a process group, of its own.
@@ -318,24 +316,3 @@ class Supervisor(Running):
 
 def _titled(worker: Worker) -> str:
     return f"--- {worker.hostname}\n{worker.log_text()}"
-
-
-# --- what whole programs need ---------------------------------------------------------------------
-
-
-def private_environment(*paths: object) -> dict[str, str]:
-    """Return what workers of a private fleet have in their environment beside our own.
-
-    They import this package wherever they run, after ``paths``, and no settings that were made for other
-    workers reach them.
-    """
-    found = filter(None, (*map(str, paths), _PACKAGE, os.environ.get("PYTHONPATH")))
-    foreign = {name: "" for name in os.environ if name.startswith("CELERY_")}
-    return {**foreign, "PYTHONPATH": os.pathsep.join(found)}
-
-
-def end_marked(variable: str, value: str) -> None:
-    """Kill what carries a mark in its environment: what left its worker's process group and outlived it."""
-    for pid in procfs.carrying(variable, value):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)

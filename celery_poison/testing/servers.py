@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -242,46 +241,3 @@ class RedisServer(Server):
                 return int(client.info("server")["process_id"]) == self.pid
         except (redis.ConnectionError, redis.TimeoutError):
             return False
-
-
-# --- what whole programs need ---------------------------------------------------------------------
-
-
-class Interrupted(Exception):
-    """Somebody asked the program to stop; ``exit_status`` is what a shell would tell."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.exit_status = 128 + number
-
-
-class Interruptions:
-    """While entered, Ctrl-C, SIGTERM and SIGHUP are noted, and looked at between two steps.
-
-    An exception thrown into the middle of starting a process would leave that process to nobody.
-    """
-
-    def __init__(self) -> None:
-        self.stopping = threading.Event()
-        self._number = 0
-        self._former: dict[int, Any] = {}
-
-    def pause(self, seconds: float = 0.0) -> None:
-        """Sleep; then raise Interrupted if somebody asked to stop."""
-        # Not ``stopping.wait``: a signal that comes while it takes its lock would wait for itself.
-        time.sleep(seconds)
-        if self._number:
-            raise Interrupted(self._number)
-
-    def _note(self, number: int, _: object) -> None:
-        self._number = self._number or number
-        self.stopping.set()
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._former[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, former in self._former.items():
-            signal.signal(number, former)

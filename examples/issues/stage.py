@@ -29,10 +29,10 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from celery_poison import Quarantine, install
-from celery_poison.chaos.servers import RabbitServer
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, Supervisor, WaitTimeout, Worker, wait_until
 from celery_poison.testing.servers import free_ports
+from tests.harness.proxy import TcpProxy
+from tests.harness.servers import RabbitServer
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What people set who do not want to lose a task with its worker.

@@ -10,9 +10,9 @@ from redis.exceptions import ConnectionError
 
 from celery_poison.broker import held as book
 from celery_poison.broker.unacked import arriving_key
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, wait_until
 from tests.broker.kit import Killed, Process, Receiver, Site, killed_after
+from tests.harness.proxy import TcpProxy
 
 
 @pytest.fixture

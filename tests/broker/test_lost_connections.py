@@ -8,9 +8,9 @@ from typing import Any
 import kombu
 import pytest
 
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer
 from tests.broker.kit import Process, Receiver, Site
+from tests.harness.proxy import TcpProxy
 
 NewSite = Callable[..., Site]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_poison.broker.renewal import Renewal
-from celery_poison.chaos.servers import MASTER_NAME, SentinelServer
 from celery_poison.testing import RedisServer, wait_until
 from tests.broker.kit import Site
+from tests.harness.servers import MASTER_NAME, SentinelServer
 
 NewSite = Callable[..., Site]
 

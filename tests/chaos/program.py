@@ -1,4 +1,4 @@
-"""Starts `celery-poison chaos` and looks at what it prints and what it leaves."""
+"""Starts `python -m tests.chaos` and looks at what it prints and what it leaves."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from celery_poison import procfs
 from tests import PATIENCE
 
 TAG = "POISON_CHAOS_TEST"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class ChaosProcess:
@@ -22,7 +23,8 @@ class ChaosProcess:
     def __init__(self, *arguments: str, directory: Path) -> None:
         self.directory, self._tag = directory, str(directory)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "celery_poison.cli.standalone", "chaos", *arguments],
+            [sys.executable, "-m", "tests.chaos", *arguments],
+            cwd=ROOT,
             env={**os.environ, "TMPDIR": str(directory), TAG: self._tag},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

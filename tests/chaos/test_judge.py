@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_poison.chaos.excuses import DEATH, EXPIRES, ITS_END, REMEMBERED, Wrong
-from celery_poison.chaos.judge import judge, judge_plain
-from celery_poison.chaos.runs import Blow, Facts, Sent
+from tests.chaos.excuses import DEATH, EXPIRES, ITS_END, REMEMBERED, Wrong
+from tests.chaos.judge import judge, judge_plain
+from tests.chaos.runs import Blow, Facts, Sent
 from tests.chaos.world import facts, from_log, kill, lines_of, run
 
 

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_poison.chaos import excuses, runs
-from celery_poison.chaos.faults import EVERY_BROKER, EVERY_POOL, KINDS, possible
-from celery_poison.chaos.plan import PAUSE, PEACE, make_plan, shortest
-from celery_poison.chaos.report import story
-from celery_poison.chaos.runs import Blow
-from celery_poison.chaos.surroundings import CLOCK, CLOCKWORK, set_clock
 from tests import PATIENCE
+from tests.chaos import excuses, runs
+from tests.chaos.faults import EVERY_BROKER, EVERY_POOL, KINDS, possible
+from tests.chaos.plan import PAUSE, PEACE, make_plan, shortest
+from tests.chaos.report import story
+from tests.chaos.runs import Blow
+from tests.chaos.surroundings import CLOCK, CLOCKWORK, set_clock
 from tests.chaos.world import facts, run
 
 _names = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, unique=True)
@@ -77,7 +77,7 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
 def test_processes_that_write_at_one_time_and_die_leave_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     code = (
-        "import os; from celery_poison.chaos.runs import write_line\n"
+        "import os; from tests.chaos.runs import write_line\n"
         "for n in range(500): write_line('step', 'x' * 50, str(n))\n"
         "write_line('kill', 'x', 'last'); os.kill(os.getpid(), 9)"
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from celery_poison.chaos import report
-from celery_poison.chaos.judge import Outcome, judge
-from celery_poison.chaos.plan import make_plan
-from celery_poison.chaos.runs import Blow, Facts
-from celery_poison.chaos.stage import Options
+from tests.chaos import report
+from tests.chaos.judge import Outcome, judge
+from tests.chaos.plan import make_plan
+from tests.chaos.runs import Blow, Facts
+from tests.chaos.stage import Options
 from tests.chaos.world import facts, kill, run
 
 

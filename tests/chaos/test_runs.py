@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from celery_poison.chaos.faults import possible
-from celery_poison.chaos.servers import RabbitServer
-from celery_poison.chaos.stage import SLOTS
 from celery_poison.testing import find_redis_binary
+from tests.chaos.faults import possible
 from tests.chaos.program import ChaosProcess
+from tests.chaos.stage import SLOTS
+from tests.harness.servers import RabbitServer
 from tests.services import need
 
 Start = Callable[..., ChaosProcess]

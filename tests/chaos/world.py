@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
-from celery_poison.chaos.runs import Blow, Facts, Line, Run, Sent, runs_of
+from tests.chaos.runs import Blow, Facts, Line, Run, Sent, runs_of
 
 _names = count(1)
 

@@ -10,10 +10,10 @@ import pytest
 from celery import Celery
 
 from celery_poison import guarded
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.destinations import Destination
 from celery_poison.testing import RedisServer
 from tests.cli.conftest import Console
+from tests.harness.servers import RabbitServer
 
 NAMED = {"oom": "memory", "signal:9": "killed", "*": "system"}
 

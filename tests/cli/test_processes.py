@@ -162,12 +162,11 @@ def test_the_console_script_points_to_the_verbs_of_an_app() -> None:
     assert CliRunner().invoke(main, ["--version"]).stdout.startswith("celery-poison, version ")
 
 
-@pytest.mark.parametrize("command", ["demo", "chaos"])
-def test_an_installation_without_its_room_says_so(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(standalone.COMMANDS, command, f"celery_poison.nothing.{command}:{command}")
-    result = CliRunner().invoke(main, [command])
+def test_an_installation_without_its_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(standalone.COMMANDS, "demo", "celery_poison.nothing.demo:demo")
+    result = CliRunner().invoke(main, ["demo"])
     assert result.exit_code == 1
-    assert f"the {command} is not installed" in result.stderr
+    assert "the demo is not installed" in result.stderr
 
 
 def test_the_demo_is_offered() -> None:

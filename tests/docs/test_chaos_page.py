@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from celery_poison.chaos.command import chaos
-from celery_poison.chaos.excuses import EXCUSES, Wrong
-from celery_poison.chaos.faults import EVERY_BROKER, EVERY_POOL, KINDS
-from celery_poison.chaos.report import HEAD
+from tests.chaos.command import chaos
+from tests.chaos.excuses import EXCUSES, Wrong
+from tests.chaos.faults import EVERY_BROKER, EVERY_POOL, KINDS
+from tests.chaos.report import HEAD
 from tests.docs.pages import rows, section, text, words
 
 PAGE = text("chaos.md")
@@ -36,6 +36,6 @@ def test_the_table_of_runs_has_the_columns_of_a_report() -> None:
 
 
 @pytest.mark.parametrize("option", [option.opts[0] for option in chaos.params])
-def test_every_option_is_on_the_page_of_the_command_line(option: str) -> None:
-    part = section(text("cli.md"), "celery-poison").partition("### celery-poison chaos")[2]
+def test_every_option_is_told(option: str) -> None:
+    part = section(PAGE, "Options")
     assert f"\n- `{option}" in part or f"`{option}`" in part

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, wait_until
 from celery_poison.testing.servers import free_ports
+from tests.harness.proxy import TcpProxy
 
 
 @pytest.fixture

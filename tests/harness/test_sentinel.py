@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import redis
 
-from celery_poison.chaos.servers import SentinelSet
 from celery_poison.testing import wait_until
+from tests.harness.servers import SentinelSet
 
 #: For its word on whether there is a Redis to start.
 pytestmark = pytest.mark.usefixtures("redis_server")

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.testing import find_redis_binary
 from examples.issues.stage import Stage, script
 from examples.issues.table import NAMES, expected, table
 from tests import sampled
 from tests.docs.pages import text
+from tests.harness.servers import RabbitServer
 from tests.services import need
 
 ALWAYS = [("celery_9082", False), ("celery_9082", True), ("celery_3541", True)]

@@ -7,10 +7,10 @@ import socket
 import kombu
 import pytest
 
-from celery_poison.chaos.servers import SentinelSet
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.writer import Writer, command
 from celery_poison.testing import wait_until
+from tests.harness.servers import SentinelSet
 
 #: For its word on whether there is a Redis to start.
 pytestmark = pytest.mark.usefixtures("redis_server")

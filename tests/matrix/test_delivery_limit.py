@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from celery_poison.chaos.servers import RabbitServer
 from tests.docs.pages import ROOT
+from tests.harness.servers import RabbitServer
 from tests.services import need
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -13,11 +13,11 @@ from kombu import Connection, Consumer, Producer, Queue
 from prometheus_client import CollectorRegistry
 
 from celery_poison.broker.transport import guarded_connection
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.metrics import register
 from celery_poison.quarantine import queues
 from tests import PATIENCE, sampled
 from tests.cli.conftest import Console
+from tests.harness.proxy import TcpProxy
 from tests.metrics.conftest import scraped
 from tests.outage.conftest import Site
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from celery_poison.chaos.servers import SentinelSet
+from tests.harness.servers import SentinelSet
 from tests.outage.conftest import Site
 
 pytestmark = pytest.mark.usefixtures("redis_server")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, Worker
+from tests.harness.proxy import TcpProxy
 from tests.outage.conftest import BOTH_POOLS, Site
 
 NewSite = Callable[..., Site]

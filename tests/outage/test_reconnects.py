@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.testing import RedisServer
 from celery_poison.worker.inflight import DELAY
+from tests.harness.servers import RabbitServer
 from tests.outage.conftest import BOTH_POOLS, Site
 
 NewSite = Callable[..., Site]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.django_shop import run
-from celery_poison.chaos.servers import RabbitServer
 from tests import sampled
+from tests.harness.servers import RabbitServer
 from tests.services import need
 
 

@@ -12,13 +12,13 @@ import pytest
 from celery import chain, group
 
 from celery_poison import errors
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.headers import MARK, MID, OUTBOX, PARK
 from celery_poison.ledger.outbox import Copy, Failure
 from celery_poison.ledger.queries import Queries
 from celery_poison.producer.capture import Outgoing
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import wait_until
+from tests.harness.proxy import TcpProxy
 from tests.producer.kit import Shop
 
 BROKERS = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)

@@ -12,12 +12,12 @@ import redis
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.producer import handover
 from celery_poison.producer.causes import Blocks, Cause, cause_of
 from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import wait_until
+from tests.harness.proxy import TcpProxy
 from tests.producer.kit import NOWHERE, Shop, declare_otherwise
 
 NOWHERES = pytest.mark.parametrize("nowhere", [NOWHERE, "amqp://127.0.0.1:1//"])

@@ -11,12 +11,12 @@ from celery import chord
 
 from celery_poison.blocks import Kind
 from celery_poison.broker.publish import depth
-from celery_poison.chaos.servers import RabbitServer
 from celery_poison.plugin import plugin_of
 from celery_poison.producer import relay
 from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.testing.servers import wait_until
 from tests import PATIENCE, sampled
+from tests.harness.servers import RabbitServer
 from tests.producer.orders import SqlOrders, rows
 from tests.services import need
 from tests.worker.conftest import Crew

@@ -15,13 +15,13 @@ import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from celery_poison import procfs
-from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.sandbox.nursery import pair
 from celery_poison.sandbox.process import MOMENT, OUTLIVE
 from celery_poison.sandbox.watcher import watch
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled
 from tests.failover.crew import frozen
+from tests.harness.proxy import TcpProxy
 from tests.sandbox.apps import SLOW_TO_BEGIN
 from tests.sandbox.conftest import Court
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import trustme
 
-from celery_poison.chaos.servers import SentinelServer
 from celery_poison.testing import RedisServer, find_redis_binary
+from tests.harness.servers import SentinelServer
 
 
 def speaks_tls() -> bool:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_poison.chaos.servers import MASTER_NAME
 from celery_poison.cli.doctor import examine
 from celery_poison.testing import wait_until
 from tests import PATIENCE, sampled
 from tests.apps.harness import ROOT, Fleet
+from tests.harness.servers import MASTER_NAME
 from tests.tls.server import SentinelOfTls, TlsRedisServer
 
 HEALTHY = 20

@@ -10,7 +10,7 @@ from tests.docs.pages import PACKAGE
 
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 #: Their first line of output is a person's, not a log's.
-OTHERS = {"demo", "chaos", "testing"}
+OTHERS = {"demo", "testing"}
 
 
 def _sentences(tree: ast.AST) -> Iterator[tuple[int, ast.expr]]:

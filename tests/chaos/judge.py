@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from celery_poison.chaos.excuses import DEATH, NOTICE, UNTRIED, Case, Wrong, find_excuse, settled, silences
-from celery_poison.chaos.runs import Blow, Facts, Fault, Run
+from tests.chaos.excuses import DEATH, NOTICE, UNTRIED, Case, Wrong, find_excuse, settled, silences
+from tests.chaos.runs import Blow, Facts, Fault, Run
 
 #: Deaths until a poison is convicted: ``max(2, max_crashes)``.
 MAX_DEATHS = 2

@@ -10,9 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from celery_poison.chaos.judge import HEALTHY, Outcome
-from celery_poison.chaos.runs import Facts
-from celery_poison.chaos.stage import Options
+from tests.chaos.judge import HEALTHY, Outcome
+from tests.chaos.runs import Facts
+from tests.chaos.stage import Options
 
 #: Failures that are shown.
 SHOWN = 30

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import redis
 
 from celery_poison import Quarantine
-from celery_poison.chaos.excuses import ENDS, EXPIRES, ITS_END, REMEMBERED
-from celery_poison.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 from celery_poison.errors import PoisonError
 from celery_poison.ledger.keys import Keys
 from celery_poison.model import Parked, ParkingState, Start
 from celery_poison.states import State
+from tests.chaos.excuses import ENDS, EXPIRES, ITS_END, REMEMBERED
+from tests.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 
 _KEYS = Keys()
 #: What stays in the ledger, or goes with the time: docs/keys.md.

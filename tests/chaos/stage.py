@@ -16,14 +16,15 @@ from typing import Any, Self
 import redis
 
 from celery_poison import procfs
-from celery_poison.chaos import runs
-from celery_poison.chaos.app import SETUP, UNPICKLED, WORK, Deadly, build
-from celery_poison.chaos.excuses import DEATH
-from celery_poison.chaos.runs import Blow, Sent
-from celery_poison.chaos.servers import RabbitServer, SentinelSet
-from celery_poison.chaos.surroundings import CLOCK, CLOCKWORK, TcpProxy, set_clock, small_disk
+from celery_poison.demo.programs import end_marked, private_environment
 from celery_poison.testing import RedisServer, Supervisor, Worker
-from celery_poison.testing.processes import end_marked, private_environment
+from tests.chaos import runs
+from tests.chaos.app import SETUP, UNPICKLED, WORK, Deadly, build
+from tests.chaos.excuses import DEATH
+from tests.chaos.runs import Blow, Sent
+from tests.chaos.surroundings import CLOCK, CLOCKWORK, set_clock, small_disk
+from tests.harness.proxy import TcpProxy
+from tests.harness.servers import RabbitServer, SentinelSet
 
 WORKERS = 3
 QUEUE, TRIAL_QUEUE = "celery", "celery.trial"
@@ -165,7 +166,7 @@ class Stage:
         life = f"{name}/{sum(one.startswith(f'{name}/') for one in self.lives) + 1}"
         number = int(name.removeprefix("w"))
         worker = Worker(
-            "celery_poison.chaos.app",
+            "tests.chaos.app",
             name=name,
             pool=self.options.pool,
             concurrency=self.options.slots_of(number),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from celery_poison.chaos.runs import Blow, Run
+from tests.chaos.runs import Blow, Run
 
 #: Seconds by which a clock that is read twice, on a busy machine, may be late.
 SLACK = 1.0

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from celery_poison.chaos.faults import KINDS
-from celery_poison.chaos.runs import Blow, Fault
-from celery_poison.chaos.stage import Stage
+from tests.chaos.faults import KINDS
+from tests.chaos.runs import Blow, Fault
+from tests.chaos.stage import Stage
 
 #: Seconds of peace at the beginning, and the shortest and longest pause between two faults.
 PEACE = 3.0

@@ -1,4 +1,4 @@
-"""The command ``celery-poison chaos``, and one run of it: plan, stage, faults, judge."""
+"""The command ``python -m tests.chaos``, and one run of it: plan, stage, faults, judge."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tempfile import TemporaryDirectory, mkdtemp
 import click
 import redis
 
-from celery_poison.chaos import remains, report
-from celery_poison.chaos.excuses import GATE, IN_MINGLE, Wrong
-from celery_poison.chaos.faults import EVERY_BROKER, KINDS, NEED_A_DISK, possible
-from celery_poison.chaos.judge import HEALTHY, Outcome, judge, judge_plain
-from celery_poison.chaos.plan import make_plan, play, shortest
-from celery_poison.chaos.runs import Blow, Facts, Fault, read_lines, runs_of
-from celery_poison.chaos.stage import SLOTS, WORKERS, Options, Stage, meanwhile
-from celery_poison.testing.servers import Interrupted, Interruptions
+from celery_poison.demo.programs import Interrupted, Interruptions
+from tests.chaos import remains, report
+from tests.chaos.excuses import GATE, IN_MINGLE, Wrong
+from tests.chaos.faults import EVERY_BROKER, KINDS, NEED_A_DISK, possible
+from tests.chaos.judge import HEALTHY, Outcome, judge, judge_plain
+from tests.chaos.plan import make_plan, play, shortest
+from tests.chaos.runs import Blow, Facts, Fault, read_lines, runs_of
+from tests.chaos.stage import SLOTS, WORKERS, Options, Stage, meanwhile
 
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
 #: looks only every hundred seconds for what a dead worker held.
@@ -33,11 +33,11 @@ UNRECOVERABLE = re.compile(r"(Unrecoverable error: .*)((?:\n(?!\[).*)*)")
 
 _EPILOG = """\b
 Examples:
-  celery-poison chaos                                one minute of everything
-  celery-poison chaos --pool threads --minutes 20 --seed 7
-  celery-poison chaos --faults redis-kill,poison-segv
-  celery-poison chaos --seed 7 --bisect 12           and if it fails: which faults does it take?
-  celery-poison chaos --seed 7 --plain               the same to Celery without the plugin
+  python -m tests.chaos                              one minute of everything
+  python -m tests.chaos --pool threads --minutes 20 --seed 7
+  python -m tests.chaos --faults redis-kill,poison-segv
+  python -m tests.chaos --seed 7 --bisect 12         and if it fails: which faults does it take?
+  python -m tests.chaos --seed 7 --plain             the same to Celery without the plugin
 
 Exit status: 0 nothing failed, 1 something did, 2 wrong usage, 3 no Redis or RabbitMQ, 128 + signal.
 """

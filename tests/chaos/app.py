@@ -15,8 +15,8 @@ from uuid import uuid4
 from celery import Celery, Task, current_task
 
 from celery_poison import guarded
-from celery_poison.chaos.runs import write_line
 from celery_poison.testing import deaths
+from tests.chaos.runs import write_line
 
 
 class Deadly:

@@ -13,13 +13,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from celery_poison import procfs
-from celery_poison.chaos.app import ONLY_PREFORK, POISONS
-from celery_poison.chaos.runs import Blow, Fault
-from celery_poison.chaos.stage import SLOTS, Stage
-from celery_poison.chaos.surroundings import TcpProxy, filled, set_clock
 from celery_poison.ledger.keys import Keys
 from celery_poison.sandbox.watcher import WATCHER
 from celery_poison.testing import Worker, wait_until
+from tests.chaos.app import ONLY_PREFORK, POISONS
+from tests.chaos.runs import Blow, Fault
+from tests.chaos.stage import SLOTS, Stage
+from tests.chaos.surroundings import filled, set_clock
+from tests.harness.proxy import TcpProxy
 
 EVERY_BROKER = ("redis", "sentinel", "rabbitmq")
 #: On a Redis that does not fail over by itself as soon as it does not answer.
