@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -15,6 +16,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import headers as names
 from celery_poison.errors import ConfigurationError, NoLedger
+from celery_poison.extension import Extensions
 from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
@@ -82,6 +84,11 @@ class Plugin:
         self.request_needs.pop(hostname, None)
         if not self.request_needs:
             self.complain, self.on_send_failed = _warn, _tell_nobody
+
+    @cached_property
+    def extensions(self) -> Extensions:
+        """The hooks of all extensions, bound at the first use."""
+        return Extensions.of(self)
 
     @property
     def settings(self) -> Settings:

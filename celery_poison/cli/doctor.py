@@ -22,8 +22,8 @@ from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
 from celery_poison.cli.redis_checks import Finding
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.failover.notifier import Wording
-from celery_poison.failover.receivers import NotDelivered, Receiver
+from celery_poison.extensions.notify.notifier import Wording
+from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin, plugin_of

@@ -17,8 +17,8 @@ from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 from celery_poison.cli.pipeline_checks import check_options, conf_of, said_plainly
 from celery_poison.cli.session import WRONG_USAGE, Option, Refused, plainly
-from celery_poison.failover.notifier import Wording
-from celery_poison.failover.receivers import NotDelivered, Receiver
+from celery_poison.extensions.notify.notifier import Wording
+from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE
 from celery_poison.quarantine.owner import identity_of

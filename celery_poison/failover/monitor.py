@@ -22,8 +22,9 @@ from celery.utils.log import get_logger
 from celery_poison import signals
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
+from celery_poison.extension import gather
+from celery_poison.failover.aside import Aside
 from celery_poison.failover.leaving import Outgoing, Parking, Retention
-from celery_poison.failover.notifier import Aside, Notifier
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
@@ -34,6 +35,7 @@ from celery_poison.ledger.fleet import (
     Silence,
 )
 from celery_poison.ledger.queries import Queries
+from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.settings import Settings
 
@@ -85,8 +87,9 @@ class Monitor:
         self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
         self._outgoing, self._sending = Outgoing(app, ledger), Aside("poison-outgoing")
         self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
-        self._notifier = Notifier(app, ledger, settings, self._tell) if settings.notify else None
-        self._notifying = Aside("poison-notifier", 1.0)
+        plugin = plugin_of(app)
+        rounds = gather(plugin.extensions.rounds, plugin.complain, ledger, self._tell)
+        self._rounds = [(Aside(each.name, each.pause), each.work) for each in rounds]
         self._errors, self._paying = ErrorTransactions(app, ledger), Aside("poison-errors", 1.0)
         #: Steps that failed, and of what.
         self._complained: set[str] = set()
@@ -116,7 +119,7 @@ class Monitor:
     def join(self, patience: float) -> None:
         """Wait at most so many seconds until its threads have ended."""
         until = time.monotonic() + patience
-        for thread in (self._thread, self._sending, self._deleting, self._notifying):
+        for thread in (self._thread, self._sending, self._deleting, *(aside for aside, _ in self._rounds)):
             if thread is not None:
                 thread.join(max(0.0, until - time.monotonic()))
 
@@ -198,8 +201,8 @@ class Monitor:
             if self._queries.outgoing(1):
                 self._sending.do(self._outgoing.round)
         self._deleting.do(self._retention.round)
-        if self._notifier is not None:
-            self._notifying.do(partial(self._notifier.round, fence))
+        for aside, work in self._rounds:
+            aside.do(partial(work, fence))
         self._paying.do(self._errors.pay_late)
 
     def _listened(self, now: float) -> bool:

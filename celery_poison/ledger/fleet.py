@@ -83,11 +83,11 @@ class FleetTransitions(Caller):
         Raises:
             Fenced: it had been declared dead, and this incarnation never comes back.
         """
-        self._call("beat", rest=fields, worker=worker, first=first, run_id=run_id)
+        self.call("beat", rest=fields, worker=worker, first=first, run_id=run_id)
 
     def retire(self, worker: str) -> None:
         """Take a worker off the books that ends in peace."""
-        self._call("retire", worker=worker)
+        self.call("retire", worker=worker)
 
     def lead(self, worker: str, ttl_ms: int, run_id: str = "") -> tuple[int, bool] | None:
         """Take or keep the monitor's lock; return its fencing number and whether it changed hands.
@@ -95,7 +95,7 @@ class FleetTransitions(Caller):
         It is free when its holder's connections are gone, or when it was not renewed for ``ttl_ms``.
         """
         words: dict[str, Any] = {"ttl_ms": ttl_ms, "run_id": run_id, "patience_ms": GONE_PATIENCE_MS}
-        reply = self._call("lead", worker=worker, **words)
+        reply = self.call("lead", worker=worker, **words)
         return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
 
     def is_declared_dead(self, worker: str) -> bool:
@@ -105,7 +105,7 @@ class FleetTransitions(Caller):
 
     def watch(self, activation_ms: int) -> Fleet:
         """Look at all workers once, and note whose connections are gone."""
-        reply = self._call("watch", activation_ms=activation_ms, patience_ms=GONE_PATIENCE_MS)
+        reply = self.call("watch", activation_ms=activation_ms, patience_ms=GONE_PATIENCE_MS)
         run_id, *flat = [word.decode() for word in reply[3:]]
         unwell = dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True))
         return Fleet(int(reply[1]), int(reply[2]), run_id, unwell)
@@ -135,7 +135,7 @@ class FleetTransitions(Caller):
         words: dict[str, Any] = {"gate_share": share, "gate_workers": workers, "window_ms": window}
         words |= {"how": how, "evidence": evidence, "seen_ms": seen_ms, "activation_ms": activation_ms}
         words |= {"worker": worker, "incident": incident, "fence": fence, "patience_ms": GONE_PATIENCE_MS}
-        code, *reply = self._call("declare_dead", rest=earlier, **words)
+        code, *reply = self.call("declare_dead", rest=earlier, **words)
         if code is not Code.OK:
             return None
         cause, closed, deaths, fleet = reply
@@ -147,18 +147,7 @@ class FleetTransitions(Caller):
         Args:
             actor: empty for a monitor, which lifts it only when its time is over.
         """
-        return self._call("lift_gate", actor=actor, note=note)[0] is Code.OK
-
-    def note_notified(
-        self, fence: int, outcome: str = "", changes: Mapping[str, int | str] | None = None
-    ) -> None:
-        """Note what a receiver was told, and count it; without either this only asks whose turn it is.
-
-        Args:
-            outcome: ``sent`` or ``failed``.
-            changes: fields of the hash ``notified``; an empty value: forget it.
-        """
-        self._call("note_notified", rest=changes or {}, fence=fence, outcome=outcome)
+        return self.call("lift_gate", actor=actor, note=note)[0] is Code.OK
 
     def close(
         self,
@@ -177,7 +166,7 @@ class FleetTransitions(Caller):
         """
         counts: dict[str, Any] = {"flagged": flagged, "put_back": put_back, "returned": json.dumps(returned)}
         bounds = " ".join(map(str, RECOVERY_BOUNDS))
-        self._call("close", worker=worker, incident=incident, fence=fence, **counts, bounds=bounds)
+        self.call("close", worker=worker, incident=incident, fence=fence, **counts, bounds=bounds)
 
 
 # --- notices ------------------------------------------------------------------------------------------
@@ -216,12 +205,12 @@ class Notice:
 def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
     """Leave notices for a worker that sends events, in one step; too many are forgotten."""
     if rest := [(each.id, json.dumps([each.fact, each.mid, each.story])) for each in notices]:
-        ledger._call("leave_notice", rest=rest, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
+        ledger.call("leave_notice", rest=rest, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
 
 
 def take_notices(ledger: Caller) -> list[Notice]:
     """Take all notices that are still true; nobody else gets them."""
-    flat = ledger._call("take_notices")[1]
+    flat = ledger.call("take_notices")[1]
     if not flat:
         return []
     found = []

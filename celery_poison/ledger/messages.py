@@ -68,7 +68,7 @@ class MessageTransitions(Caller):
     def look_many(self, messages: Iterable[tuple[str, str]], activation_ms: int) -> list[MessageState]:
         """Return everything known about messages, given as (mid, task id), in one round trip."""
         calls = ((self._of(mid, id), {"mid": mid}) for mid, id in messages)
-        return [_state_of(reply) for reply in self._call_each("look", calls, activation_ms=activation_ms)]
+        return [_state_of(reply) for reply in self.call_each("look", calls, activation_ms=activation_ms)]
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
         """Replace the start that was seen by ``start``; False when somebody else was faster."""
@@ -77,7 +77,7 @@ class MessageTransitions(Caller):
     def claim_many(self, claims: Iterable[tuple[str, bytes, Start | None]]) -> list[bool]:
         """Make claims, given as (mid, seen, start), each for itself, in one round trip."""
         calls = ((_NO_KEYS, {"mid": mid, "seen": seen, "start": start}) for mid, seen, start in claims)
-        return [reply[0] is Code.OK for reply in self._call_each("claim", calls)]
+        return [reply[0] is Code.OK for reply in self.call_each("claim", calls)]
 
     def crash(
         self,
@@ -99,7 +99,7 @@ class MessageTransitions(Caller):
         """
         end = {"mid": mid, "start": start, "cause": cause, "fence": fence, "known": packed(known)}
         words = {"blame": "shared" if shared else "exact", "observe": not start.diverts, "failure": failure}
-        return _recorded(self._call("crash", **end, **words, incident=incident, died_at=_ms(died_at)))
+        return _recorded(self.call("crash", **end, **words, incident=incident, died_at=_ms(died_at)))
 
     def interrupt(
         self,
@@ -132,7 +132,7 @@ class MessageTransitions(Caller):
             "spoilt": spoilt,
             "died_at": _ms(died_at),
         }
-        return self._call("interrupt", **end, **words)[0] is Code.DONE
+        return self.call("interrupt", **end, **words)[0] is Code.DONE
 
     def rollback(
         self,
@@ -145,22 +145,22 @@ class MessageTransitions(Caller):
     ) -> RecordedEnd:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
         end = {"mid": mid, "start": start, "cause": cause, "fence": fence, "known": packed(known)}
-        return _recorded(self._call("rollback", **end))
+        return _recorded(self.call("rollback", **end))
 
     def finish(self, mid: str, start: Start, *, fence: int, release: str = "") -> None:
         """Note the end of a start that a dead worker had finished and not written down."""
         keys = {"tied": self.keys.tied(start.token)}
-        self._call("finish", keys, mid=mid, start=start, fence=fence, release=release)
+        self.call("finish", keys, mid=mid, start=start, fence=fence, release=release)
 
     def forget_ends(self, tokens: Iterable[str], fence: int) -> None:
         """Forget ends whose starts are not on record."""
         if rest := list(tokens):
-            self._call("forget_ends", rest=rest, fence=fence)
+            self.call("forget_ends", rest=rest, fence=fence)
 
     def clean_up(self, starts: Iterable[tuple[str, str]]) -> list[int]:
         """Forget acknowledged starts, given as (mid, token); return the numbers of those not on record."""
         rest = [*starts]
-        return self._call("clean_up", rest=rest, tied=self.keys.tied(""))[1:] if rest else []
+        return self.call("clean_up", rest=rest, tied=self.keys.tied(""))[1:] if rest else []
 
     def resync(self, starts: Iterable[tuple[str, Start, Ended]]) -> int:
         """Put starts on record again, where Redis may have forgotten them, and how they ended.
@@ -169,7 +169,7 @@ class MessageTransitions(Caller):
         Returns the number of those that were not wholly on record.
         """
         rest = [*starts]
-        return int(self._call("resync", rest=rest)[1]) if rest else 0
+        return int(self.call("resync", rest=rest)[1]) if rest else 0
 
     def survived(self, mid: str, token: str, id: str, lost: Start | None = None) -> None:
         """Take back the strike of a start that was taken for dead and ended alive.
@@ -180,7 +180,7 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a new owner, of whose nothing was touched (EMS-8).
         """
-        self._call("survived", mid=mid, token=token, id=id, lost=lost)
+        self.call("survived", mid=mid, token=token, id=id, lost=lost)
 
     def reclaim(self, mid: str, start: Start) -> None:
         """Put a start that still runs on record again, after its worker was taken for dead.
@@ -188,7 +188,7 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a new owner, or has ended elsewhere.
         """
-        self._call("reclaim", mid=mid, start=start)
+        self.call("reclaim", mid=mid, start=start)
 
     def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False, why: str = "") -> bool:
         """Clear the flag of a message that ended alive; after its last run its record goes too.
@@ -209,14 +209,14 @@ class MessageTransitions(Caller):
             (self._of(mid, start.id), {"mid": mid, "start": start, "final": final})
             for mid, start, final in messages
         )
-        return [bool(reply[1]) for reply in self._call_each("acquit", calls, copy=copy, why=why)]
+        return [bool(reply[1]) for reply in self.call_each("acquit", calls, copy=copy, why=why)]
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running.
 
         The flag of a message that has ended alive is cleared with it, if its worker did not live to do so.
         """
-        self._call("duplicate", mid=mid, start=start, reason=reason)
+        self.call("duplicate", mid=mid, start=start, reason=reason)
 
     # --- a message that has to wait ------------------------------------------------------------
 
@@ -229,16 +229,16 @@ class MessageTransitions(Caller):
             number: of the parking that published this copy, 0 for none.
             parcel: the original message, packed.
         """
-        reply = self._call("park", mid=mid, seen=seen, start=start, number=number, parcel=parcel)
+        reply = self.call("park", mid=mid, seen=seen, start=start, number=number, parcel=parcel)
         return reply[0] is not Code.CONFLICT
 
     def unpark(self, mid: str, number: int) -> bool:
         """Note that a parked message was published again; False when that parking is none any more."""
-        return self._call("unpark", mid=mid, number=number)[0] is Code.OK
+        return self.call("unpark", mid=mid, number=number)[0] is Code.OK
 
     def forget(self, mid: str, seen: bytes) -> None:
         """Take a parking off the books that ended long ago, unless it has changed."""
-        self._call("forget", mid=mid, seen=seen)
+        self.call("forget", mid=mid, seen=seen)
 
     # --- what counts only once (NEW-12), or leaves with a success (TP1-9) ------------------------
     # An effect (``Keys.effect``) belongs to a start while that is on record and has not ended. Then it is
@@ -250,7 +250,7 @@ class MessageTransitions(Caller):
         HELD, and the task id of the start that has it and runs; DONE, and that of the one that has returned.
         """
         keys = {"effect": effect}
-        code, *first = self._call("claim_effect", keys, mid=mid, start=start, lasts_ms=_CLAIM_MS)
+        code, *first = self.call("claim_effect", keys, mid=mid, start=start, lasts_ms=_CLAIM_MS)
         return code, first[0].decode() if first else ""
 
     def keep_effect(self, effect: str, token: str, window: float) -> bool:
@@ -259,7 +259,7 @@ class MessageTransitions(Caller):
         Args:
             window: seconds for which the key counts from now on.
         """
-        reply = self._call("keep_effect", {"effect": effect}, token=token, window_ms=int(window * 1000))
+        reply = self.call("keep_effect", {"effect": effect}, token=token, window_ms=int(window * 1000))
         return reply[0] is Code.OK
 
     def await_effect(self, mid: str, start: Start, effect: str, parcel: bytes) -> None:
@@ -272,7 +272,7 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a newer start, or none.
         """
-        self._call("await_effect", mid=mid, start=start, effect=effect, parcel=parcel)
+        self.call("await_effect", mid=mid, start=start, effect=effect, parcel=parcel)
 
     def tie(self, mid: str, start: Start, messages: Iterable[tuple[str, bytes]]) -> None:
         """Keep what a task has published, given as (lane, packed message), until its success is on record.
@@ -281,7 +281,7 @@ class MessageTransitions(Caller):
             StaleDelivery: its message has a new owner: nothing of it may leave (EMS-11).
         """
         keys = {"tied": self.keys.tied(start.token)}
-        self._call("tie", keys, rest=messages, mid=mid, start=start, lasts_ms=_TIED_MS)
+        self.call("tie", keys, rest=messages, mid=mid, start=start, lasts_ms=_TIED_MS)
 
     def still_awaited(self, awaited: Mapping[str, str]) -> set[str]:
         """Return those of parked messages for whose keys other starts still run.
@@ -289,7 +289,7 @@ class MessageTransitions(Caller):
         Args:
             awaited: mid -> the effect that it waits for.
         """
-        replies = self._call_each("effect_runs", [({"effect": effect}, {}) for effect in awaited.values()])
+        replies = self.call_each("effect_runs", [({"effect": effect}, {}) for effect in awaited.values()])
         return {mid for mid, reply in zip(awaited, replies, strict=True) if reply[0] is Code.HELD}
 
 

@@ -130,7 +130,7 @@ class OutboxTransitions(Caller):
 
     def outbox_add(self, lane: str, packed: Iterable[bytes]) -> int:
         """Store messages of one lane in their order; return the number of the last one."""
-        return int(self._call("outbox_add", name_of_lane=lane, rest=packed)[1])
+        return int(self.call("outbox_add", name_of_lane=lane, rest=packed)[1])
 
     def outbox_take(
         self, lease_ms: int, most: int, *, trouble: bool, notes: bool
@@ -142,7 +142,7 @@ class OutboxTransitions(Caller):
             trouble: take of the lanes whose last sending failed, else of the others.
             notes: note each message first, so that a second copy of it is recognised.
         """
-        code, *rest = self._call("outbox_take", lease_ms=lease_ms, most=most, trouble=trouble, notes=notes)
+        code, *rest = self.call("outbox_take", lease_ms=lease_ms, most=most, trouble=trouble, notes=notes)
         if code is not Code.OK:
             return None, None if rest[0] == b"" else int(rest[0]) / 1000
         lane, fence, tries, failed_seq, *rows = rest
@@ -157,7 +157,7 @@ class OutboxTransitions(Caller):
             ConfigurationError: the list of a queue, which this was to put them into, is none.
         """
         lane = str(lease.lane)
-        code, *rest = self._call("outbox_sent", name_of_lane=lane, fence=lease.fence, rest=copies)
+        code, *rest = self.call("outbox_sent", name_of_lane=lane, fence=lease.fence, rest=copies)
         if code is Code.HELD:
             raise ConfigurationError(f"the key {rest[0].decode('utf-8', 'replace')!r} of Redis is not a list")
         return code is Code.OK
@@ -171,7 +171,7 @@ class OutboxTransitions(Caller):
             errors: lane and message of each error transaction; stored in the same step.
         """
         words = {**asdict(failure), "fence": lease.fence}
-        code, *told = self._call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
+        code, *told = self.call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
         return bool(told[0]) if code is Code.OK else None
 
     def outbox_refused(
@@ -188,11 +188,11 @@ class OutboxTransitions(Caller):
     ) -> bool:
         """Note that a message was sent to a worker that knows no such task; return whether that blocks it."""
         words: dict[str, Any] = {"queue": queue, "task": task, "id": id, "mid": mid, "number": seq}
-        return bool(self._call("outbox_refused", rest=errors, **words, cause=cause, note=note)[1])
+        return bool(self.call("outbox_refused", rest=errors, **words, cause=cause, note=note)[1])
 
     def outbox_block(self, queue: str, task: str, *, actor: str, note: str) -> bool:
         """Send nothing more to a queue, or of one task to it; False if it was blocked already."""
-        return self._call("outbox_block", queue=queue, task=task, actor=actor, note=note)[0] is Code.OK
+        return self.call("outbox_block", queue=queue, task=task, actor=actor, note=note)[0] is Code.OK
 
     def outbox_unblock(self, queue: str, task: str, *, actor: str, note: str) -> int:
         """Send again, at once; return the number of lanes that waited for it.
@@ -200,14 +200,14 @@ class OutboxTransitions(Caller):
         Raises:
             MessageNotFound: it is not blocked.
         """
-        reply = self._call("outbox_resend", queue=queue, task=task, unblock=True, actor=actor, note=note)
+        reply = self.call("outbox_resend", queue=queue, task=task, unblock=True, actor=actor, note=note)
         if reply[0] is Code.DONE:
             raise MessageNotFound(f"sending to queue {queue}{task and f' of task {task}'} is not blocked")
         return int(reply[1])
 
     def outbox_resend(self, queue: str = "", task: str = "") -> int:
         """Try at once what waits and is not blocked; return the number of lanes."""
-        return int(self._call("outbox_resend", queue=queue, task=task, unblock=0, actor="", note="")[1])
+        return int(self.call("outbox_resend", queue=queue, task=task, unblock=0, actor="", note="")[1])
 
     def outbox_drop(self, where: str, seq: int, *, to: str = "", actor: str, note: str) -> None:
         """Take a message out of the outbox; ``to`` is the lane at whose end it is put instead.
@@ -220,7 +220,7 @@ class OutboxTransitions(Caller):
         """
         key = self.keys.lane(where) if where else self.keys.outbox_failed
         words: dict[str, Any] = {"name_of_lane": where, "number": seq, "to": to}
-        self._call("outbox_drop", {"lane": key}, **words, actor=actor, note=note)
+        self.call("outbox_drop", {"lane": key}, **words, actor=actor, note=note)
 
     # --- rows of the user's own database ---------------------------------------------------------
 
@@ -234,12 +234,12 @@ class OutboxTransitions(Caller):
         Returns:
             uids that are marked as moved, where the lease is new.
         """
-        code, *marked = self._call("outbox_lease_rows", mover=mover, lease_ms=lease_ms, rest=gone)
+        code, *marked = self.call("outbox_lease_rows", mover=mover, lease_ms=lease_ms, rest=gone)
         return [uid.decode() for uid in marked] if code is Code.OK else None
 
     def outbox_put_rows(self, mover: str, lease_ms: int, rows: Iterable[tuple[str, str, bytes]]) -> bool:
         """Store rows (uid, lane, message) in their order, each once; False if somebody else moves them."""
-        return self._call("outbox_put_rows", mover=mover, lease_ms=lease_ms, rest=rows)[0] is Code.OK
+        return self.call("outbox_put_rows", mover=mover, lease_ms=lease_ms, rest=rows)[0] is Code.OK
 
     def outbox_tell_rows(self) -> None:
         """Say that rows were committed."""
@@ -256,7 +256,7 @@ class OutboxTransitions(Caller):
 
     def queue_filling(self, queue: str, note: str, quiet_ms: int) -> bool:
         """Journal that a queue comes near its limit; False if that was done less than ``quiet_ms`` ago."""
-        return self._call("queue_filling", queue=queue, note=note, quiet_ms=quiet_ms)[0] is Code.OK
+        return self.call("queue_filling", queue=queue, note=note, quiet_ms=quiet_ms)[0] is Code.OK
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class PolicyTransitions(Caller):
             PolicyConflict: that is not the version any more.
         """
         words = {"task": task, "options": options, "actor": actor, "note": note}
-        code, version = self._call("policy_set", **words, expected=expected)
+        code, version = self.call("policy_set", **words, expected=expected)
         if code is Code.CONFLICT:
             raise PolicyConflict(
                 f"a policy was changed meanwhile: the version is {version}, not {expected}; nothing was done"
@@ -115,7 +115,7 @@ class PolicyTransitions(Caller):
             said: the journal's note.
         """
         words: dict[str, Any] = {"kind": kind, "name": name, "task": task, "lasts_ms": lasts_ms}
-        return int(self._call("block", **words, actor=actor, note=note, said=said)[1])
+        return int(self.call("block", **words, actor=actor, note=note, said=said)[1])
 
     def unblock(self, kind: Kind, name: str, *, actor: str, said: str) -> int:
         """Take a rule off the block list, with the convictions that led to it; return the version.
@@ -124,7 +124,7 @@ class PolicyTransitions(Caller):
             MessageNotFound: it is not blocked.
         """
         keys = {"convictions": self.keys.convictions(name)}
-        reply = self._call("unblock", keys, kind=kind, name=name, actor=actor, said=said)
+        reply = self.call("unblock", keys, kind=kind, name=name, actor=actor, said=said)
         if reply[0] is Code.DONE:
             raise MessageNotFound(f"{kind} {name} is not blocked")
         return int(reply[1])
@@ -143,7 +143,7 @@ class PolicyTransitions(Caller):
             when nothing is proposed.
         """
         words: dict[str, Any] = {"sheet": sheet, "effect": effect, "lasts_ms": lasts_ms, "said": said}
-        code, version = self._call("publish", **words, actor=actor)
+        code, version = self.call("publish", **words, actor=actor)
         return code, int(version or 0)
 
     def apply_proposal(
@@ -159,7 +159,7 @@ class PolicyTransitions(Caller):
             ProposalRefused: it is over, or somebody decided about it, or there is a newer one.
         """
         words: dict[str, Any] = {"version": version, "rules_only": rules_only, "replaced": replaced}
-        code, *rest = self._call("apply_proposal", **words, actor=actor, note=note)
+        code, *rest = self.call("apply_proposal", **words, actor=actor, note=note)
         _check_proposal(version, code, rest)
         rules, options = rest
         return int(rules), int(options)
@@ -171,7 +171,7 @@ class PolicyTransitions(Caller):
             ProposalRefused: as ``apply_proposal``.
         """
         words: dict[str, Any] = {"version": version, "actor": actor, "note": note}
-        code, *rest = self._call("dismiss_proposal", **words, refuse_ms=REFUSED_MS)
+        code, *rest = self.call("dismiss_proposal", **words, refuse_ms=REFUSED_MS)
         _check_proposal(version, code, rest)
 
     def retract(self, actor: str, note: str = "") -> tuple[int, bool]:
@@ -180,7 +180,7 @@ class PolicyTransitions(Caller):
         Returns:
             How many rules, and whether the policy is as it was before.
         """
-        _, rules, policies = self._call("retract", actor=actor, note=note, refuse_ms=REFUSED_MS)
+        _, rules, policies = self.call("retract", actor=actor, note=note, refuse_ms=REFUSED_MS)
         return int(rules), bool(policies)
 
     # --- what is paused ------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class PolicyTransitions(Caller):
         Args:
             said: the journal's note.
         """
-        return int(self._call("pause", scope=scope, name=name, actor=actor, note=note, said=said)[1])
+        return int(self.call("pause", scope=scope, name=name, actor=actor, note=note, said=said)[1])
 
     def resume(self, scope: Scope, name: str, *, actor: str, said: str) -> int:
         """Let them go on; return the version.
@@ -201,7 +201,7 @@ class PolicyTransitions(Caller):
         Raises:
             MessageNotFound: it is not paused.
         """
-        code, *rest = self._call("resume", scope=scope, name=name, actor=actor, said=said)
+        code, *rest = self.call("resume", scope=scope, name=name, actor=actor, said=said)
         if code is Code.DONE:
             raise MessageNotFound(f"{scope} {name} is not paused")
         return int(rest[0])
@@ -214,7 +214,7 @@ class PolicyTransitions(Caller):
             worker: its incarnation, for the journal.
         """
         words = {"field": field_of(Scope.ENDPOINT, queue, node), "queue": queue, "worker": worker}
-        return self._call("suspend", **words, reason=reason, lasts_ms=lasts_ms, most=most)[0] is Code.OK
+        return self.call("suspend", **words, reason=reason, lasts_ms=lasts_ms, most=most)[0] is Code.OK
 
     def end_suspension(self, node: str, queue: str, *, worker: str, actor: str = "", note: str = "") -> bool:
         """Let a worker consume a queue again; False if it was not suspended.
@@ -224,7 +224,7 @@ class PolicyTransitions(Caller):
             actor: empty: its time is over.
         """
         words = {"field": field_of(Scope.ENDPOINT, queue, node), "queue": queue, "worker": worker}
-        return self._call("end_suspension", **words, actor=actor, note=note)[0] is Code.OK
+        return self.call("end_suspension", **words, actor=actor, note=note)[0] is Code.OK
 
 
 _NOT_APPLIED = {

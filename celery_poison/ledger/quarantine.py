@@ -71,7 +71,7 @@ class QuarantineTransitions(Caller):
         """
         fingerprint = str(fields.get("fingerprint", ""))
         words: dict[str, Any] = {"mid": mid, "start": start, "cause": cause, "reason": reason, "limit": limit}
-        reply = self._call(
+        reply = self.call(
             "quarantine",
             {"convictions": self.keys.convictions(fingerprint)},
             rest=fields,
@@ -90,14 +90,14 @@ class QuarantineTransitions(Caller):
     ) -> bool:
         """Store a message of another ledger (NDLV); False if it is here, or was imported lately."""
         words = {"actor": actor, "note": note, "remember_ms": REMEMBER_IMPORTS_MS}
-        return self._call("import", self._of(mid, id), rest=fields, mid=mid, **words)[0] is Code.OK
+        return self.call("import", self._of(mid, id), rest=fields, mid=mid, **words)[0] is Code.OK
 
     def would_quarantine(
         self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
     ) -> None:
         """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
         words: dict[str, Any] = {"mid": mid, "start": start, "cause": cause, "reason": reason}
-        self._call("would_quarantine", **words, known=packed(known))
+        self.call("would_quarantine", **words, known=packed(known))
 
     def note_repair(self, ends: bool = False) -> None:
         """Note that somebody begins to put groups right, or has done it: who dies meanwhile has not."""
@@ -109,7 +109,7 @@ class QuarantineTransitions(Caller):
         """Put messages in quarantine into their groups, where a version of before has not."""
         for start in range(0, len(mids), _REGROUPED):
             page = mids[start : start + _REGROUPED]
-            self._call("regroup", rest=page)
+            self.call("regroup", rest=page)
 
     def ungroup(self, kind: str, labels: tuple[str, str, str], mids: Sequence[str]) -> None:
         """Take those out of a group that are not in quarantine any more: a version of before left them there.
@@ -118,7 +118,7 @@ class QuarantineTransitions(Caller):
             labels: task, cause, and queue or fingerprint.
         """
         task, cause, third = labels
-        self._call("ungroup", rest=mids, kind=kind, task=task, cause=cause, third=third)
+        self.call("ungroup", rest=mids, kind=kind, task=task, cause=cause, third=third)
 
     # --- what a person decides ----------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class QuarantineTransitions(Caller):
         """
         words = {"verb": verb, "actor": actor, "note": note, "patience_ms": DECISION_PATIENCE_MS}
         calls = (({"message": self.keys.message(mid)}, {"mid": mid}) for mid in mids)
-        replies = self._call_each("decide", calls, as_text=True, **words)
+        replies = self.call_each("decide", calls, as_text=True, **words)
         return [reply if isinstance(reply, PoisonError) else int(reply[1]) for reply in replies]
 
     def undecide(self, mid: str, number: int) -> None:
@@ -153,7 +153,7 @@ class QuarantineTransitions(Caller):
     def undecide_each(self, decisions: Iterable[tuple[str, int]]) -> None:
         """Give reserved messages back, given as (mid, number), in one round trip."""
         calls = (({"message": self.keys.message(mid)}, {"number": n}) for mid, n in decisions)
-        self._call_each("undecide", calls, as_text=True)
+        self.call_each("undecide", calls, as_text=True)
 
     def schedule(self, mid: str, after: float, times: int, actor: str, note: str) -> bool:
         """Let a message go back to its queue after ``after`` seconds, ``times`` times at most; 0: never.
@@ -167,7 +167,7 @@ class QuarantineTransitions(Caller):
         said = ": ".join(filter(None, (f"in {after:g} s, {times} times at most" if times else "", note)))
         words: dict[str, Any] = {"mid": mid, "times": times, "pause_ms": round(after * 1000)}
         words |= {"patience_ms": DECISION_PATIENCE_MS, "actor": actor, "note": note, "said": said}
-        return self._call("schedule", **words)[0] is Code.OK
+        return self.call("schedule", **words)[0] is Code.OK
 
     def postpone(self, mid: str, seconds: float) -> None:
         """Let a message that leaves quarantine by itself wait once more, unless it has left."""
@@ -185,7 +185,7 @@ class QuarantineTransitions(Caller):
         Raises:
             MessageNotFound, IllegalTransition, StaleDelivery: somebody was faster.
         """
-        self._call("sent", mid=mid, number=number, actor=actor, canvas=canvas)
+        self.call("sent", mid=mid, number=number, actor=actor, canvas=canvas)
 
     def released(
         self, mid: str, id: str, release: int, actor: str = "", note: str = "", queue: str = ""
@@ -205,7 +205,7 @@ class QuarantineTransitions(Caller):
         """Complete releases, given as (mid, task id, number), at once; return why each is refused."""
         common = {"actor": actor, "note": note, "queue": queue}
         calls = ((self._of(mid, id), {"mid": mid, "release": number}) for mid, id, number in releases)
-        replies = self._call_each("released", calls, as_text=True, **common)
+        replies = self.call_each("released", calls, as_text=True, **common)
         return [reply if isinstance(reply, PoisonError) else None for reply in replies]
 
     def give_up(self, mid: str, event: Event, actor: str, note: str, number: int = 0) -> None:
@@ -214,7 +214,7 @@ class QuarantineTransitions(Caller):
         Raises:
             StaleDelivery: somebody else took the decision over.
         """
-        self._call("give_up", mid=mid, event=event, actor=actor, note=note, number=number)
+        self.call("give_up", mid=mid, event=event, actor=actor, note=note, number=number)
 
     # --- what was given up, or is given up for a changed copy -----------------------------------
 
@@ -245,7 +245,7 @@ class QuarantineTransitions(Caller):
         """
         told: dict[str, Any] = {"id": id, "task": task, "queue": queue, "cause": cause, "reason": reason}
         told |= {"actor": actor, "size": size, "list": list, "payload": payload}
-        return Code(self._call("discard_old", rest=fields, mid=mid, **told)[0])
+        return Code(self.call("discard_old", rest=fields, mid=mid, **told)[0])
 
     def restore(self, mid: str, actor: str, note: str, *, force: bool = False) -> None:
         """Bring what was discarded back into quarantine (NDLV), with its history, causes and counts.
@@ -257,7 +257,7 @@ class QuarantineTransitions(Caller):
             MessageNotFound: it is not on record.
             IllegalTransition: it is not given up; or it was failed or edited, and there is no ``force``.
         """
-        reply = self._call("restore", mid=mid, actor=actor, note=note, force=force)
+        reply = self.call("restore", mid=mid, actor=actor, note=note, force=force)
         if reply[0] is Code.CONFLICT:
             raise IllegalTransition(
                 WHY_FORCE.get(reply[1].decode(), "it was not merely discarded: use force")
@@ -284,7 +284,7 @@ class QuarantineTransitions(Caller):
             StaleDelivery: somebody else took the decision over.
         """
         words: dict[str, Any] = {"mid": mid, "copy_mid": copy_mid, "actor": actor, "note": note}
-        self._call("edit", {"copy": self.keys.message(copy_mid)}, rest=fields, **words, number=number)
+        self.call("edit", {"copy": self.keys.message(copy_mid)}, rest=fields, **words, number=number)
 
     def purge(self, mid: str, actor: str, note: str, number: int | None = None) -> None:
         """Delete the record and the body of a message that was given up.
@@ -297,7 +297,7 @@ class QuarantineTransitions(Caller):
             IllegalTransition: it is not given up.
             StaleDelivery: it is not that decision any more.
         """
-        self._call("purge", mid=mid, actor=actor, note=note, number=number)
+        self.call("purge", mid=mid, actor=actor, note=note, number=number)
 
     def ask(
         self, whole: str, wish: Mapping[str, object], *, said: str, keep: float
@@ -313,7 +313,7 @@ class QuarantineTransitions(Caller):
         Returns whether it may be done now, what was asked for first, and now, in seconds of Redis' clock.
         """
         act, keep_ms = sha256(whole.encode()).hexdigest(), int(keep * 1000)
-        code, first, now = self._call("ask", act=act, wish=json.dumps(wish), said=said, keep_ms=keep_ms)
+        code, first, now = self.call("ask", act=act, wish=json.dumps(wish), said=said, keep_ms=keep_ms)
         return code is Code.OK, Wish.decode(first), now / 1000
 
 

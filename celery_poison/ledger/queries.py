@@ -136,12 +136,6 @@ class Queries(Messages, Groups, _Fleet):
         found["running"] = max(0, found["running"] - found.pop("ended"))
         return found
 
-    def notified(self) -> dict[str, int]:
-        """Return what receivers of ``poison_notify`` were told, by the fields of the hash ``notified``."""
-        with clear_errors("reading who was notified"):
-            raw: Any = self._client.hgetall(self._keys.notified)
-        return {field.decode("utf-8", "replace"): int(number) for field, number in raw.items()}
-
     def counts(self) -> dict[str, int]:
         """Return the totals since the ledger began, as docs/keys.md names them."""
         with clear_errors("reading the totals"):

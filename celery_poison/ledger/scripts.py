@@ -100,14 +100,19 @@ def _prelude(text: str) -> str:
     return found
 
 
-def _read(name: str) -> str:
-    return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+def _read(name: str, package: str = __package__) -> str:
+    return resources.files(package).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
 @cache
 def script(name: str) -> Script:
-    """Return the script ``lua/<name>.lua``, checked against its header."""
-    return Script(name, _read(name))
+    """Return the script ``lua/<name>.lua``, checked against its header.
+
+    Args:
+        name: of an extension's own script with its package before it: ``celery_poison.extensions.x:name``.
+    """
+    package, _, own = name.rpartition(":")
+    return Script(own, _read(own, package or __package__))
 
 
 @cache
@@ -140,9 +145,9 @@ def _of_one(table: str, declared: Sequence[str], own: Sequence[str]) -> str:
     return "{" + ", ".join(f"{table}[{places[word]}]" for word in declared) + "}"
 
 
-def names() -> list[str]:
-    """Return the names of all scripts."""
-    files = resources.files(__package__).joinpath("lua").iterdir()
+def names(package: str = __package__) -> list[str]:
+    """Return the names of all scripts of a package, without that; the ledger's own by default."""
+    files = resources.files(package).joinpath("lua").iterdir()
     return sorted(f.name.removesuffix(".lua") for f in files if not f.name.startswith("_"))
 
 
@@ -180,12 +185,13 @@ class Caller:
         prefixes = {"lanes": keys.lane(""), "workers": keys.worker(""), "messages": keys.message("")}
         self._common = {**prefixes, "alive": keys.alive, "children": keys.children, "maxlen": journal_maxlen}
 
-    def _call(
+    def call(
         self, name: str, own_keys: Mapping[str, str] = _NONE, /, *, rest: Any = None, **arguments: Any
     ) -> list[Any]:
         """Run ``name`` and return its reply, the code first; codes may be anything but errors.
 
         Args:
+            name: as of :func:`script`.
             own_keys: beside those that the whole namespace has, and those of what ``arguments`` name.
             rest: what stands for the last declared argument, which is a list: words, tuples of them, or a
                 mapping, whose keys and values are meant.
@@ -200,13 +206,13 @@ class Caller:
         made = {key: getattr(self.keys, key)(named[word]) for key, word in _OF.items() if word in named}
         keys = wanted.keys_of({**self._fixed, **made, **own_keys})
         values = wanted.values_of({**self._common, **arguments}, None if rest is None else _words(rest))
-        with clear_errors(name):
+        with clear_errors(wanted.name):
             reply = _settled(self._registered(wanted.text)(keys=keys, args=values))
         if isinstance(reply, PoisonError):
             raise reply
         return reply
 
-    def _call_each(
+    def call_each(
         self,
         name: str,
         calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]],

@@ -43,8 +43,8 @@ def _die() -> None:
 
 
 _call, _each, _send_command, _pack_commands, _publish, _confirm = (
-    Caller._call,
-    Caller._call_each,
+    Caller.call,
+    Caller.call_each,
     AbstractConnection.send_command,
     AbstractConnection.pack_commands,
     Channel._basic_publish,
@@ -109,8 +109,8 @@ def _send_and_wait(self: Any, *words: Any, **options: Any) -> Any:
         _die()
 
 
-Caller._call = _run  # type: ignore[method-assign]
-Caller._call_each = _run_each  # type: ignore[method-assign]
+Caller.call = _run  # type: ignore[method-assign]
+Caller.call_each = _run_each  # type: ignore[method-assign]
 AbstractConnection.send_command = _command  # type: ignore[method-assign]
 AbstractConnection.pack_commands = _pack  # type: ignore[method-assign]
 Channel._basic_publish = _send

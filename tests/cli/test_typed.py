@@ -11,7 +11,7 @@ from subprocess import run
 
 import pytest
 
-from celery_poison.failover.notifier import Wording
+from celery_poison.extensions.notify.notifier import Wording
 from celery_poison.quarantine.overview import overview
 from celery_poison.quarantine.search import group_id
 from celery_poison.text import argument

@@ -76,7 +76,7 @@ def test_an_event_that_is_a_transition_is_told_with_the_state_it_leads_to() -> N
 
 def _filled_by_scripts() -> Iterator[tuple[str, set[str]]]:
     """Event, and the fields that its script hands to `journal`."""
-    for path in sorted(LUA.glob("[a-z]*.lua")):
+    for path in sorted(PACKAGE.rglob("lua/[a-z]*.lua")):
         code = path.read_text(encoding="utf-8")
         for table in [*_TABLE.findall(code), *_ASSIGNED.findall(code)]:
             names = set(re.findall(r"(?:^|, |,\n)\s*(\w+) = ", table))

@@ -128,10 +128,9 @@ def test_the_keys_table_lists_exactly_the_keys_of_the_code() -> None:
 
 def test_the_keys_have_the_types_that_the_scripts_declare() -> None:
     shown = {words(row[0])[0]: row[1] for row in rows(section(text("keys.md"), "The ledger"))}
-    folder = PACKAGE / "ledger" / "lua"
     declared = {
         found
-        for path in folder.glob("*.lua")
+        for path in PACKAGE.rglob("lua/*.lua")
         for found in re.findall(r"-- KEYS\[\d+\] (\w+) +(\w+)", _read(path))
     }
     assert ("copy", "hash") in declared, "the message of another mid"

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from celery_poison import signals
-from celery_poison.failover import notifier as module
-from celery_poison.failover.notifier import Notifier
+from celery_poison.extensions.notify import notifier as module
+from celery_poison.extensions.notify.notes import Notes
+from celery_poison.extensions.notify.notifier import Notifier
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import wait_until
@@ -37,7 +38,7 @@ def inbox() -> Iterator[Inbox]:
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_poison.failover.receivers.Receiver.__init__.__defaults__", (60.0,))
+    monkeypatch.setattr("celery_poison.extensions.notify.receivers.Receiver.__init__.__defaults__", (60.0,))
 
 
 class Watch:
@@ -48,7 +49,7 @@ class Watch:
         plugin = plugin_of(fleet.app)
         plugin.override({})
         self.announced: list[tuple[Any, dict[str, Any]]] = []
-        self._queries = Queries(keeper.ledger)
+        self._queries, self.notes = Queries(keeper.ledger), Notes(keeper.ledger)
         keeper.ledger.client.set(keeper.ledger.keys.monitor_fence, FENCE)
         self.notifier = Notifier(fleet.app, keeper.ledger, plugin.settings, self._announce)
 
@@ -64,7 +65,7 @@ class Watch:
 
     @property
     def notified(self) -> list[int]:
-        return sorted(self._queries.notified().values())
+        return sorted(self.notes.read().values())
 
     @property
     def counted(self) -> dict[str, int]:
@@ -210,16 +211,16 @@ def test_a_monitor_that_is_not_the_active_one_any_more_tells_nobody(
 def test_what_was_told_by_a_monitor_that_died_before_it_noted_that_is_told_again(
     watch: Callable[..., Watch], keeper: Keeper, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dies, note = watch(), keeper.ledger.note_notified
+    dies, note = watch(), Notes.note
 
-    def dead(fence: int, outcome: str = "", changes: Any = None) -> None:
+    def dead(self: Notes, fence: int, outcome: str = "", changes: Any = None) -> None:
         if outcome:
             raise RuntimeError("killed")
-        note(fence, outcome, changes)
+        note(self, fence, outcome, changes)
 
     keeper.send_and_keep("fleet.healthy", 0)
     with monkeypatch.context() as patch:
-        patch.setattr(keeper.ledger, "note_notified", dead)
+        patch.setattr(Notes, "note", dead)
         dies.round()
         dies.round()
         assert len(_told(inbox)) == 1, "as long as it lives it knows"
@@ -232,12 +233,14 @@ def test_a_monitor_killed_between_telling_and_noting_is_followed_by_one_that_tel
 ) -> None:
     keeper.send_and_keep("fleet.healthy", 0)
     with monkeypatch.context() as patch:
-        note = keeper.ledger.note_notified
-        patch.setattr(
-            keeper.ledger,
-            "note_notified",
-            lambda fence, outcome="", changes=None: die() if outcome else note(fence, outcome, changes),
-        )
+        note = Notes.note
+
+        def dead(self: Notes, fence: int, outcome: str = "", changes: Any = None) -> None:
+            if outcome:
+                die()
+            note(self, fence, outcome, changes)
+
+        patch.setattr(Notes, "note", dead)
         victim = Forked(lambda: watch().round())
         victim.wait()
     assert victim.status == DIED and len(_told(inbox)) == 1

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from celery_poison.failover.notifier import Wording
-from celery_poison.failover.receivers import NotDelivered, Receiver
+from celery_poison.extensions.notify.notifier import Wording
+from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.testing import wait_until
 from tests.docs.pages import blocks, text
 from tests.failover.inbox import SECRET, Inbox

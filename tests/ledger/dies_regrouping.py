@@ -43,7 +43,7 @@ def counting(ledger: Ledger, name: str) -> None:
 
 def main() -> None:
     ledger = Ledger(open_redis(sys.argv[1]), Keys("groups"))
-    for name in ("note_repair", "_call"):
+    for name in ("note_repair", "call"):
         counting(ledger, name)
     Finder(ledger, Queries(ledger)).by_queue()
     sys.stdout.write(f"{writes}\n")

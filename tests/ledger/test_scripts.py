@@ -7,27 +7,37 @@ from importlib import resources
 
 import pytest
 
+from celery_poison.extensions import ORDER
 from celery_poison.ledger import scripts
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import Code, Script
 
+#: The packages of extensions that have scripts, and all scripts.
+ROOMS = [
+    room
+    for room in (f"celery_poison.extensions.{name}" for name in ORDER)
+    if resources.files(room).joinpath("lua").is_dir()
+]
+NAMES = [*scripts.names(), *(f"{room}:{name}" for room in ROOMS for name in scripts.names(room))]
+
 
 def _text(name: str) -> str:
-    return resources.files("celery_poison.ledger").joinpath("lua", f"{name}.lua").read_text()
+    package, _, own = name.rpartition(":")
+    return resources.files(package or "celery_poison.ledger").joinpath("lua", f"{own}.lua").read_text()
 
 
-@pytest.mark.parametrize("name", scripts.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_each_script_declares_what_it_uses_returns_and_journals(name: str) -> None:
     text = _text(name)
     scripts.script(name)
-    assert text.startswith(f"-- {name}: ")
+    assert text.startswith(f"-- {name.rpartition(':')[2]}: ")
     assert re.search(r"^-- RETURNS ", text, re.M) and re.search(r"^-- JOURNALS ", text, re.M)
     returned = set(re.findall(r"\{'([A-Z]+)'", text))
     assert returned <= {code.value for code in Code}
     assert ("journal(" in text) == (not re.search(r"^-- JOURNALS nothing", text, re.M))
 
 
-@pytest.mark.parametrize("name", scripts.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_each_key_of_a_script_is_built_by_the_keys_module(name: str) -> None:
     named = {
         *vars(Keys()),
@@ -54,5 +64,5 @@ def test_a_header_that_lies_is_refused() -> None:
 
 
 def test_no_script_builds_a_key_of_its_own() -> None:
-    for name in scripts.names():
+    for name in NAMES:
         assert not re.search(r"redis\.call\('\w+', '[^']", _text(name)), name

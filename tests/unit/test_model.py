@@ -58,5 +58,5 @@ def test_the_scripts_know_the_fields_of_a_start_by_the_same_names() -> None:
 
 
 def test_no_script_reads_a_start_by_position() -> None:
-    for path in (PACKAGE / "ledger" / "lua").glob("*.lua"):
+    for path in PACKAGE.rglob("lua/*.lua"):
         assert not re.search(r"\b(e|current|lost|entry)\[\d+\]", path.read_text(encoding="utf-8")), path.name

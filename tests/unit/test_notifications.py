@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.causes import Evidence
-from celery_poison.failover.notifier import GROWTH, Delivery, Notification, Wording, due
+from celery_poison.extensions.notify.notifier import GROWTH, Delivery, Notification, Wording, due
 from celery_poison.model import GateRecord, MessageRecord
 from celery_poison.quarantine.search import Group
 from tests.docs.pages import rows, section, text, words

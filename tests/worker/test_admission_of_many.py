@@ -28,9 +28,9 @@ class Counted(Ledger):
 
     trips = 0
 
-    def _call_each(self, name: str, calls: Any, **common: Any) -> Any:
+    def call_each(self, name: str, calls: Any, **common: Any) -> Any:
         type(self).trips += 1
-        return super()._call_each(name, calls, **common)
+        return super().call_each(name, calls, **common)
 
 
 class Site:

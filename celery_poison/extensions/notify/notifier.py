@@ -10,7 +10,6 @@ tells it again.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +21,9 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
-from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.failover.receivers import NotDelivered, Receiver
+from celery_poison.extensions.notify.notes import Notes
+from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
+from celery_poison.failover.aside import Aside
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
@@ -144,48 +144,6 @@ class Wording:
         )
 
 
-class Aside:
-    """Works in a thread of its own: a broker, a disk or a receiver that does not answer holds up nobody else.
-
-    Args:
-        name: of the thread.
-        pause: seconds between two beginnings, at least.
-    """
-
-    def __init__(self, name: str, pause: float = 0.0) -> None:
-        self._name = name
-        self._pause = pause
-        self._not_before = 0.0
-        self._thread: threading.Thread | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def do(self, work: Callable[[], object]) -> None:
-        """Begin it, unless it is too early or the last one has not ended; whoever fails is to come again."""
-        now = time.monotonic()
-        if now < self._not_before or self.is_busy:
-            return
-        self._not_before = now + self._pause
-
-        def attempt() -> None:
-            try:
-                work()
-            except (LedgerUnavailable, Fenced) as error:
-                logger.debug("celery_poison: %s stands still: %s", self._name, error)
-            except Exception:
-                logger.exception("celery_poison: %s failed; it is tried again", self._name)
-
-        self._thread = threading.Thread(target=attempt, name=self._name, daemon=True)
-        self._thread.start()
-
-    def join(self, timeout: float) -> None:
-        """Wait for what was begun, at most so many seconds."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-
-
 #: Stands for a group where the fleet gate is meant.
 GATE = "gate"
 
@@ -261,7 +219,7 @@ class Notifier:
     def __init__(
         self, app: Celery, ledger: Ledger, settings: Settings, announce: Callable[..., object]
     ) -> None:
-        self._ledger = ledger
+        self._notes = Notes(ledger)
         self._queries = Queries(ledger)
         self._finder = Finder(ledger, self._queries)
         self._wording = Wording(app.main or "celery", settings.namespace)
@@ -290,14 +248,14 @@ class Notifier:
         # Asked before what was told is read: of who is free now, all of it has been noted.
         free = [(delivery, left) for delivery in self._deliveries if (left := delivery.left()) >= 1]
         with no_fork():
-            notified = self._queries.notified()
+            notified = self._notes.read()
             now = time.monotonic()
             empty = {field.partition(":")[0] for field in notified} - groups.keys() - {GATE}
             self._empty_since = {group: self._empty_since.get(group, now) for group in empty}
             over = {group for group, since in self._empty_since.items() if now - since >= EMPTY}
             if over:  # they are new when they come back
                 gone = {field: "" for field in notified if field.partition(":")[0] in over}
-                self._ledger.note_notified(fence, changes=gone)
+                self._notes.note(fence, changes=gone)
             batches = [self._due(delivery, left, groups, notified) for delivery, left in free]
         for (delivery, _), batch in zip(free, batches, strict=True):
             if batch:
@@ -337,5 +295,5 @@ class Notifier:
 
     def _note(self, delivery: Delivery, fence: int, outcome: str = "") -> None:
         with no_fork():
-            self._ledger.note_notified(fence, outcome, delivery.unnoted)
+            self._notes.note(fence, outcome, delivery.unnoted)
         delivery.unnoted = {}

@@ -1,0 +1,108 @@
+"""What hangs on the core and could be left out: a class of hooks that do nothing, and how they are bound.
+
+An extension overrides the hooks that it needs; ``celery_poison.extensions`` lists all of them in their order.
+The core calls hooks by :class:`Extensions`, which holds each as one tuple over all extensions. Where none
+fills it, the tuple is empty, and costs one truth test.
+
+What a hook raises goes to ``complain``, and the task goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from celery import Celery
+
+from celery_poison.ledger import Ledger
+from celery_poison.settings import Settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Complain = Callable[[Exception], object]
+
+#: The package of all extensions, by name: nothing of the core imports it.
+EXTENSIONS = "celery_poison.extensions"
+
+
+class Host(Protocol):
+    """The plugin of one app, as extensions know it."""
+
+    app: Celery
+    complain: Complain
+
+    @property
+    def settings(self) -> Settings: ...
+
+
+class Round(NamedTuple):
+    """Work of the active monitor, now and again, in a thread of its own.
+
+    Attributes:
+        name: of the thread.
+        pause: seconds between two beginnings, at least.
+        work: takes the fence of the monitor. ``LedgerUnavailable`` and ``Fenced`` mean: not now.
+    """
+
+    name: str
+    pause: float
+    work: Callable[[int], object]
+
+
+class Extension:
+    """The hooks, none of which does anything. One object for each app.
+
+    Args:
+        host: the plugin of the app, whose settings are read when a hook is called.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
+        """Return what the active monitor does beside its own rounds; asked once, by each monitor.
+
+        Args:
+            announce: sends a signal, and the event of that name.
+        """
+        return ()
+
+
+class Extensions:
+    """The hooks of some extensions, each as a tuple in their order."""
+
+    def __init__(self, extensions: Sequence[Extension] = ()) -> None:
+        self.all = tuple(extensions)
+        self.rounds = _filled(self.all, Extension.rounds)
+
+    @classmethod
+    def of(cls, host: Host) -> Extensions:
+        """Return those of this installation; none where their package was left out."""
+        try:
+            package = import_module(EXTENSIONS)
+        except ModuleNotFoundError as error:
+            if error.name != EXTENSIONS:
+                raise
+            return cls()
+        return cls(package.load(host))
+
+
+def _filled(
+    extensions: Iterable[Extension], hook: Callable[Concatenate[Extension, P], T]
+) -> tuple[Callable[P, T], ...]:
+    name = hook.__name__
+    return tuple(getattr(each, name) for each in extensions if getattr(type(each), name) is not hook)
+
+
+def gather(
+    hooks: Iterable[Callable[P, Iterable[T]]], complain: Complain, /, *args: P.args, **kwargs: P.kwargs
+) -> list[T]:
+    """Return what the hooks return, in their order; one that raises is complained of and adds nothing."""
+    found: list[T] = []
+    for hook in hooks:
+        try:
+            found += [*hook(*args, **kwargs)]
+        except Exception as error:
+            complain(error)
+    return found

@@ -1,0 +1,19 @@
+"""Features that hang on the core by its hooks (``celery_poison.extension``), each in a room of its own.
+
+A room has all that its feature needs: code, Lua, notes in the ledger. The core and the quarantine import none
+of them; the command line and Flower's pages may. Without any of them the core does its work.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from celery_poison.extension import Extension, Host
+
+#: The rooms, in the order in which their hooks are called.
+ORDER: tuple[str, ...] = ("notify",)
+
+
+def load(host: Host) -> tuple[Extension, ...]:
+    """Return all extensions of one app, in their order."""
+    return tuple(import_module(f"{__name__}.{name}").EXTENSION(host) for name in ORDER)
