@@ -4,18 +4,25 @@ An extension overrides the hooks that it needs; ``celery_poison.extensions`` lis
 The core calls hooks by :class:`Extensions`, which holds each as one tuple over all extensions. Where none
 fills it, the tuple is empty, and costs one truth test.
 
-What a hook raises goes to ``complain``, and the task goes on.
+What a hook raises goes to ``complain``, and the task goes on; ``quarantining`` and ``discarding`` may raise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
-from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from celery import Celery
 
+from celery_poison.decide import Run
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
+from celery_poison.model import MessageRecord, Start
+from celery_poison.policy import Policy
+from celery_poison.producer.capture import Outgoing
+from celery_poison.reports import Report
 from celery_poison.settings import Settings
 
 P = ParamSpec("P")
@@ -34,6 +41,19 @@ class Host(Protocol):
 
     @property
     def settings(self) -> Settings: ...
+
+
+class Site(Protocol):
+    """One worker, as extensions know it: see ``worker.site``."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def policies(self) -> Mapping[str, tuple[Policy, bool]]: ...
+
+    @property
+    def background(self) -> Any: ...
 
 
 class Round(NamedTuple):
@@ -68,6 +88,32 @@ class Extension:
         """
         return ()
 
+    def send_failed(self, report: Report) -> Iterable[Outgoing]:
+        """Return what is stored in the outbox in the same step as the failure of a message in it (TP1-3)."""
+        return ()
+
+    def quarantining(
+        self, ledger: Ledger, message: Any, mid: str, start: Start, cause: str, reason: str
+    ) -> AbstractContextManager[None]:
+        """Stand around the step that puts a message of a worker into quarantine."""
+        return nullcontext()
+
+    def discarding(
+        self,
+        ledger: Ledger,
+        record: MessageRecord,
+        stored: Callable[[str], Mapping[str, bytes]],
+        reason: str,
+    ) -> AbstractContextManager[None]:
+        """Stand around the step that discards a message in quarantine; ``stored`` reads it by its mid."""
+        return nullcontext()
+
+    def ended(self, site: Site, request: Any, run: Run, error: BaseException) -> None:
+        """Hear how a run ended without success, once (on the event loop, which never waits)."""
+
+    def lost(self, ledger: Ledger, mid: str, start: Start, cause: str, reason: str) -> None:
+        """Hear of a start whose worker died, before its end is recorded; again if Redis is away meanwhile."""
+
 
 class Extensions:
     """The hooks of some extensions, each as a tuple in their order."""
@@ -75,6 +121,11 @@ class Extensions:
     def __init__(self, extensions: Sequence[Extension] = ()) -> None:
         self.all = tuple(extensions)
         self.rounds = _filled(self.all, Extension.rounds)
+        self.send_failed = _filled(self.all, Extension.send_failed)
+        self.quarantining = _filled(self.all, Extension.quarantining)
+        self.discarding = _filled(self.all, Extension.discarding)
+        self.ended = _filled(self.all, Extension.ended)
+        self.lost = _filled(self.all, Extension.lost)
 
     @classmethod
     def of(cls, host: Host) -> Extensions:
@@ -106,3 +157,29 @@ def gather(
         except Exception as error:
             complain(error)
     return found
+
+
+def tell(
+    hooks: Iterable[Callable[P, object]], complain: Complain, /, *args: P.args, **kwargs: P.kwargs
+) -> None:
+    """Call the hooks, in their order; one that raises is complained of.
+
+    Raises:
+        LedgerUnavailable: Redis is away, for one of them.
+    """
+    for hook in hooks:
+        try:
+            hook(*args, **kwargs)
+        except LedgerUnavailable:
+            raise
+        except Exception as error:
+            complain(error)
+
+
+@contextmanager
+def within(managers: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
+    """Enter what hooks stand around a step with, in their order."""
+    with ExitStack() as stack:
+        for manager in managers:
+            stack.enter_context(manager)
+        yield

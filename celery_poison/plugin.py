@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from threading import Lock
@@ -21,10 +21,8 @@ from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
-from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.limits import Limits, watch_groups
 from celery_poison.producer.outbox import Outbox
-from celery_poison.reports import Report
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.task import FIRST, PoisonTask, attempts, carried
 from celery_poison.values import REDIS_SCHEMES
@@ -37,10 +35,6 @@ OURS = "celery_poison."
 
 def _warn(error: Exception) -> None:
     logger.warning("celery_poison: %s", error)
-
-
-def _tell_nobody(report: Report) -> tuple[Outgoing, ...]:
-    return ()
 
 
 #: Every plugin of this process; the plugin itself lives and dies with its app.
@@ -65,8 +59,6 @@ class Plugin:
         self.complain: Callable[[Exception], object] = _warn
         self.limits = Limits(self)
         self.outbox = Outbox(self)
-        #: Hears of what could not be sent; what it returns is stored in the same step (TP1-3).
-        self.on_send_failed: Callable[[Report], Sequence[Outgoing]] = _tell_nobody
 
     def serve(self, hostname: str, needs: Any, complain: Callable[[Exception], object]) -> None:
         """Work with a worker of this process from now on; see ``request_needs`` and ``complain``."""
@@ -83,7 +75,7 @@ class Plugin:
         """Let go of a worker that has left; the process goes on."""
         self.request_needs.pop(hostname, None)
         if not self.request_needs:
-            self.complain, self.on_send_failed = _warn, _tell_nobody
+            self.complain = _warn
 
     @cached_property
     def extensions(self) -> Extensions:

@@ -26,7 +26,6 @@ from celery_poison.producer.causes import Cause
 from celery_poison.producer.database import waiting_rows
 from celery_poison.producer.outbox import OutboxDesk, Waiting
 from celery_poison.producer.relay import Relay
-from celery_poison.quarantine.error_transactions import for_failed_sends
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.text import command, count_of, duration, short, span, when
 
@@ -197,9 +196,7 @@ def run(ctx: click.Context) -> None:
     celery -A proj poison outbox run
     """
     _desk(ctx)
-    plugin = plugin_of(app_of(ctx))
-    plugin.on_send_failed = for_failed_sends(plugin.app)
-    relay = Relay(plugin, lambda error: say(f"celery poison: {error}", err=True))
+    relay = Relay(plugin_of(app_of(ctx)), lambda error: say(f"celery poison: {error}", err=True))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: relay.stop())
     click.echo("celery poison: the relay sends what is in the outbox", err=True)

@@ -11,7 +11,7 @@ from importlib import import_module
 from celery_poison.extension import Extension, Host
 
 #: The rooms, in the order in which their hooks are called.
-ORDER: tuple[str, ...] = ("notify",)
+ORDER: tuple[str, ...] = ("error_transactions", "notify")
 
 
 def load(host: Host) -> tuple[Extension, ...]:

@@ -36,7 +36,6 @@ from celery_poison.ledger.fleet import (
 )
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -90,7 +89,6 @@ class Monitor:
         plugin = plugin_of(app)
         rounds = gather(plugin.extensions.rounds, plugin.complain, ledger, self._tell)
         self._rounds = [(Aside(each.name, each.pause), each.work) for each in rounds]
-        self._errors, self._paying = ErrorTransactions(app, ledger), Aside("poison-errors", 1.0)
         #: Steps that failed, and of what.
         self._complained: set[str] = set()
         self._took_over = took_over
@@ -203,7 +201,6 @@ class Monitor:
         self._deleting.do(self._retention.round)
         for aside, work in self._rounds:
             aside.do(partial(work, fence))
-        self._paying.do(self._errors.pay_late)
 
     def _listened(self, now: float) -> bool:
         return now - self._listening_since >= self._activation

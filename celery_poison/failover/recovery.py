@@ -21,12 +21,13 @@ from celery_poison.causes import Evidence
 from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
 from celery_poison.doubts import LATELY, Blow
 from celery_poison.errors import StaleDelivery
+from celery_poison.extension import tell
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Ended, Incident, Phase, Start
-from celery_poison.quarantine.error_transactions import ErrorTransactions
+from celery_poison.plugin import plugin_of
 from celery_poison.requests import success_was_stored
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
@@ -88,7 +89,7 @@ class Recovery:
         self._flagged = flagged
         self._ledger = ledger
         self._queries = Queries(ledger)
-        self._errors = ErrorTransactions(app, ledger)
+        self._plugin = plugin_of(app)
         #: Starts of workers that nobody knows, and when they were first seen here.
         self._orphans: dict[str, float] = {}
         #: Boot ids that nobody knows, and under which messages lay unacknowledged, at the last sweep.
@@ -191,7 +192,8 @@ class Recovery:
         if end.end not in (StartEnd.WAIT, StartEnd.FORGET, StartEnd.FINISH):
             # What finished left nothing to tell of, unless it failed.
             cause = end.cause or death.incident.cause
-            self._errors.rolled_back(mid, start, cause, f"its worker {start.worker} died")
+            hooks, reason = self._plugin.extensions.lost, f"its worker {start.worker} died"
+            tell(hooks, self._plugin.complain, self._ledger, mid, start, cause, reason)
         match end.end:
             case StartEnd.FINISHED if start.alone:
                 self._ledger.acquit(mid, start, final=True, copy=True)

@@ -25,12 +25,12 @@ from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
-from celery_poison import hooks, signals
+from celery_poison import extension, hooks, signals
 from celery_poison.broker.publish import depth
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, QueueFull
+from celery_poison.extension import Extensions
 from celery_poison.ledger import Ledger
-from celery_poison.producer.capture import Outgoing, captured_by, exempt, is_exempt, is_exempt_here
-from celery_poison.reports import Report
+from celery_poison.producer.capture import captured_by, exempt, is_exempt, is_exempt_here
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -67,24 +67,20 @@ def limit_of(settings: Settings, queue: str) -> Limit | None:
     return None if most is None else Limit(most, behavior == "discard_old")
 
 
-class Host(Protocol):
+class Host(extension.Host, Protocol):
     """What the sending side needs of the plugin of its app.
 
     Attributes:
         outbox: its outbox, which knows limits.
-        on_send_failed: called with what could not be sent; returns error transactions, which are stored in
-            the same step (TP1-3).
     """
 
-    app: Celery
     limits: Limits
-    on_send_failed: Callable[[Report], Sequence[Outgoing]]
 
     @property
     def outbox(self) -> Any: ...
 
     @property
-    def settings(self) -> Settings: ...
+    def extensions(self) -> Extensions: ...
 
     def guards(self, task_name: str) -> bool: ...
 

@@ -18,6 +18,7 @@ from redis.retry import Retry
 
 from celery_poison import signals
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, MessageNotFound
+from celery_poison.extension import gather
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.ledger.policies import Pause, Scope
@@ -182,11 +183,9 @@ def send_failed(
 
 def error_transactions(host: Host, report: Report) -> list[tuple[str, bytes]]:
     """Return lane and message of what is called for a message that was not sent (TP1-3)."""
-    try:
-        return [(str(each.lane), each.pack()) for each in host.on_send_failed(report)]
-    except Exception:
-        logger.exception("celery_poison: the error transaction of a message that was not sent failed")
-        return []
+    return [
+        (str(each.lane), each.pack()) for each in gather(host.extensions.send_failed, host.complain, report)
+    ]
 
 
 def bounded_ledger(open_ledger: Callable[[], Ledger], seconds: float) -> Ledger:

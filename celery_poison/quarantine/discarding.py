@@ -16,6 +16,7 @@ from kombu.transport import redis as kombu_redis
 
 from celery_poison import causes
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
+from celery_poison.extension import Extensions, within
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.scripts import Code
@@ -23,7 +24,6 @@ from celery_poison.plugin import plugin_of
 from celery_poison.producer.handover import is_one_database
 from celery_poison.producer.limits import Filling, limit_of
 from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.quarantine.stored import identity_of, original, stored_fields
 from celery_poison.settings import Settings
 from celery_poison.states import Event
@@ -137,13 +137,13 @@ REFUSABLE = frozenset({causes.FAILURE}) | causes.UNPROCESSABLE
 class Room:
     """How much room there is in one app's quarantine; everything here waits for Redis."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, errors: ErrorTransactions) -> None:
+    def __init__(self, settings: Settings, ledger: Ledger, extensions: Extensions) -> None:
         self._limit = limit_of(settings, settings.quarantine_queue)
         self._name = settings.quarantine_queue
         self._filling = Filling(lambda: ledger)
         self._ledger = ledger
         self._queries = Queries(ledger)
-        self._errors = errors
+        self._extensions = extensions
 
     def most(self, cause: str, most: int | None = None) -> int | None:
         """Return beyond how many messages one of this cause is not kept; None: it is kept in any case.
@@ -179,6 +179,7 @@ class Room:
                 continue
             with suppress(*OVERTAKEN):
                 number = self._ledger.decide(mid, "discard", ACTOR, note)
-                with self._errors.discarding(record, self._queries.message, note):
+                about = self._ledger, record, self._queries.message, note
+                with within(hook(*about) for hook in self._extensions.discarding):
                     self._ledger.give_up(mid, Event.DISCARDED, ACTOR, note, number)
                 logger.warning("celery_poison: Task %s[%s] was discarded: %s", record.task, record.id, note)

@@ -9,11 +9,12 @@ from itertools import islice
 from celery_poison import causes, signals
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
+from celery_poison.extension import within
 from celery_poison.failures import KeptFailure
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.acting import Case, Listener, Outcomes
-from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.quarantine.failing import store_failure, tell_worker
 from celery_poison.quarantine.finding import Finder
 from celery_poison.quarantine.releasing import Releasing
@@ -230,5 +231,6 @@ class Service(Releasing):
 
     def _discard(self, case: Case) -> None:
         self._is_registered(case.record.task)  # may have an error transaction of its own
-        with ErrorTransactions(self._app, self._ledger).discarding(case.record, self._row, case.note):
+        hooks = plugin_of(self._app).extensions.discarding
+        with within(hook(self._ledger, case.record, self._row, case.note) for hook in hooks):
             self._ledger.give_up(case.record.mid, Event.DISCARDED, case.actor, case.note, case.number)

@@ -3,35 +3,28 @@
 Flower knows a few fields only, so that the story goes into ``exception`` and ``result``. A quarantined task
 gets the state QUARANTINED, which outranks STARTED; ``task-retried`` brings it back among the waiting ones. No
 event may have a field named ``worker``.
-
-Attempts that ended without success (TP1-3) are told of by error transactions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
 from logging import ERROR, INFO, WARNING
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
-from celery_poison.decide import End, Run
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger.fleet import SUSPECTED, Fact, Notice
-from celery_poison.model import MessageRecord, Start
+from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.quarantine.error_transactions import ErrorTransactions, told_of
 from celery_poison.quarantine.owner import without_secrets
-from celery_poison.reports import Kind, Report
 from celery_poison.requests import acks_end
 from celery_poison.text import argument, clean, command, count_of, short, some_of, version
-from celery_poison.worker.threads import Background, EventLoop
+from celery_poison.worker.threads import EventLoop
 
 logger = get_logger("celery_poison")
 
@@ -165,48 +158,3 @@ class Announcer:
     def _dispatcher(self) -> Any:
         dispatcher = getattr(self._loop.consumer, "event_dispatcher", None)
         return dispatcher if dispatcher is not None and dispatcher.enabled else None
-
-
-#: Characters of an error that a report tells.
-REASON_LENGTH = 500
-
-#: How a run ends that somebody hears of, and its cause where that says none. A retry goes on elsewhere, and
-#: who waits for its idempotency key has not begun.
-_TOLD: Final = {
-    End.RAISED: (Kind.ROLLBACK, causes.FAILURE),
-    End.REJECTED: (Kind.ROLLBACK, causes.REJECTED),
-    End.ROLLED_BACK: (Kind.ROLLBACK, causes.REJECTED),
-    End.QUARANTINED: (Kind.ROLLBACK, causes.REQUESTED),
-    End.DIED: (Kind.ROLLBACK, causes.WORKER_LOST),
-    End.TIMED_OUT: (Kind.ROLLBACK, causes.TIME_LIMIT),
-    End.REVOKED: (Kind.ROLLBACK, causes.UNKNOWN),
-    End.SPOILT: (Kind.ROLLBACK, causes.UNKNOWN),
-    End.DISCARDED: (Kind.DISCARD, causes.REQUESTED),
-}
-
-
-@dataclass(eq=False, repr=False)
-class Attempts:
-    """Tells of the attempts of one worker, in the background thread."""
-
-    errors: ErrorTransactions
-    background: Background
-    policies: Mapping[str, tuple[Policy, bool]]
-
-    def ended(self, request: Any, run: Run, error: BaseException) -> None:
-        """Have it told how a run ended, if somebody wants to hear of that (on the event loop)."""
-        if run.end not in _TOLD or run.observed:
-            return
-        kind, cause = _TOLD[run.end]
-        if getattr(self.policies[request.type][0], kind.value) is None:
-            return
-        if run.end is not End.ROLLED_BACK:  # that gives its reason for a cause
-            cause = run.cause or cause
-        start, reason = request.start(), str(error)[:REASON_LENGTH]
-        self.background.do(partial(self._tell, kind, request.message, request.mid, start, cause, reason))
-
-    def _tell(self, kind: Kind, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
-        _, unsent = self.errors.attempt(start.token)
-        told = told_of(message, mid=mid, start=start)
-        self.errors.tell(Report.about(kind, told, cause, reason, token=start.token, unsent=unsent))
-        self.errors.forget_attempt(start.token)

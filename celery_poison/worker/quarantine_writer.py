@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from celery_poison import causes
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.destinations import Route, route
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, QuarantineFull, StaleDelivery
+from celery_poison.extension import Extensions, within
 from celery_poison.failures import Failure, KeptFailure
 from celery_poison.headers import FAILURES, RELEASE, VERDICT
 from celery_poison.ledger import Ledger
@@ -24,10 +25,8 @@ from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import arguments, fingerprint_of, fingerprint_of_failure
 from celery_poison.quarantine.discarding import Room
-from celery_poison.quarantine.error_transactions import ErrorTransactions, told_of
 from celery_poison.quarantine.spool import Spooled, open_spool
 from celery_poison.quarantine.stored import Identity, original, stored_fields
-from celery_poison.reports import Kind, Report
 from celery_poison.settings import Settings
 from celery_poison.text import clean
 from celery_poison.worker.announce import Announcer
@@ -59,11 +58,11 @@ class QuarantineWriter:
     recorder: Recorder
     refresher: Refresher
     announce: Announcer
-    errors: ErrorTransactions
+    extensions: Extensions
     loop: EventLoop
 
     def __post_init__(self) -> None:
-        self._room = Room(self.settings, self.ledger, self.errors)
+        self._room = Room(self.settings, self.ledger, self.extensions)
         self._spool = open_spool(self.settings.spool_directory)
 
     def write(
@@ -90,7 +89,7 @@ class QuarantineWriter:
             "known": self.journal_fields(message, start.task, failure.evidence if failure else NO_EVIDENCE),
         }
         try:
-            with self.errors.owing(self._report(message, mid, start, cause, reason)):
+            with self._quarantining(message, mid, start, cause, reason):
                 new = self.ledger.quarantine(mid, start, **words, limit=self._room.most(cause))
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
@@ -115,9 +114,11 @@ class QuarantineWriter:
             was_sent=VERDICT in message.headers,
         )
 
-    def _report(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> Report:
-        told = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)
-        return Report.about(Kind.QUARANTINE, told, cause, reason, token=start.token)
+    def _quarantining(
+        self, message: Any, mid: str, start: Start, cause: str, reason: str
+    ) -> AbstractContextManager[None]:
+        hooks = self.extensions.quarantining
+        return within(hook(self.ledger, message, mid, start, cause, reason) for hook in hooks)
 
     def _spools(self, message: Spooled, why: LedgerUnavailable) -> bool:
         """Keep on disk what the ledger cannot take; False where there is no place for it (WAS-8)."""
@@ -188,8 +189,8 @@ class QuarantineWriter:
         if type(release) is int:  # its operator may not have said yet that it was published
             with suppress(StaleDelivery, IllegalTransition):
                 self.ledger.released(mid, identity.id, release)
-        new, report = False, self._report(message, mid, start, cause, reason)
-        with suppress(IllegalTransition), self.errors.owing(report):
+        new = False
+        with suppress(IllegalTransition), self._quarantining(message, mid, start, cause, reason):
             new = store(mid, start)  # refused where somebody gave it up
         kept_by = b"" if new else Queries(self.ledger).message(mid).get("unprocessable")
         # Else it is kept already: of this delivery, say, whose answer was lost.

@@ -16,6 +16,7 @@ from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, End, Run, Settlement, disposition
+from celery_poison.extension import tell
 from celery_poison.failures import Failure
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
@@ -118,7 +119,8 @@ class GuardedRequest(SentRequest):
         """Do what becomes of a run that ended with ``error``; False when Celery is to go on with it."""
         run, evidence = self._examine(error)
         if self._end is None:
-            self.needs.attempts.ended(self, run, error)
+            site = self.needs.site
+            tell(site.extensions.ended, site.complain, site, self, run, error)
         self._end = run.end
         what = disposition(run)
         match what.settlement:

@@ -26,7 +26,6 @@ from celery_poison.policy import Policy
 from celery_poison.sandbox.pool import Cells
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST
-from celery_poison.worker.announce import Attempts
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.child import run_fast, run_plain
@@ -39,6 +38,7 @@ from celery_poison.worker.protocol1 import take_our_headers
 from celery_poison.worker.receive import Delivery, attempt_of, size_of
 from celery_poison.worker.recorder import Recorder, Ticket
 from celery_poison.worker.rejoin import Rejoin
+from celery_poison.worker.site import Site
 from celery_poison.worker.threads import EventLoop
 
 
@@ -70,7 +70,7 @@ class RequestNeeds:
     exits: Exits
     outcomes: Outcomes
     broadcasts: Broadcasts
-    attempts: Attempts
+    site: Site
     complain: Callable[[Exception], object]
     contained: bool
 

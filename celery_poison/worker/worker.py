@@ -23,13 +23,12 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.relay import Relay
-from celery_poison.quarantine.error_transactions import ErrorTransactions, for_failed_sends
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Host, PoolFacts, Prepare
 from celery_poison.worker import child, crash_reports
 from celery_poison.worker.admission import Admission
-from celery_poison.worker.announce import Announcer, Attempts, Complaints, greet
+from celery_poison.worker.announce import Announcer, Complaints, greet
 from celery_poison.worker.blocklist import Checker, Fingerprints
 from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.dispatcher import Dispatcher
@@ -47,6 +46,7 @@ from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
 from celery_poison.worker.serving import Serving, release, serve
+from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Background, EventLoop, Retry
 from celery_poison.worker.unprocessable import Unprocessable
 
@@ -89,6 +89,19 @@ class Worker:
         self._background = Background(self.complain)
         self._announce = Announcer(self.loop)
         self._open_ledger()
+        self._site = Site(
+            app=app,
+            settings=self._settings,
+            ledger=self._ledger,
+            me=self._me,
+            policies=self._policies,
+            loop=self.loop,
+            background=self._background,
+            announce=self._announce,
+            recorder=self._recorder,
+            complain=self.complain,
+            extensions=self._plugin.extensions,
+        )
         self._pausing = Pausing(
             app, self._ledger, self._me, self._background, self.loop, self._announce, self.complain
         )
@@ -125,8 +138,6 @@ class Worker:
 
     def _make_quarantine_writer(self) -> None:
         """What goes by policies and by the block list."""
-        self._errors = ErrorTransactions(self._app, self._ledger)
-        self._plugin.on_send_failed = for_failed_sends(self._app)
         fingerprints = Fingerprints(self._app, self.complain)
         self._checker = Checker(self._ledger, fingerprints, self._recorder, self.complain)
         self.refresher = Refresher(
@@ -142,7 +153,7 @@ class Worker:
         )
         self._quarantine_writer = QuarantineWriter(
             *(self._app, self._settings, self._ledger, self._policies, fingerprints, self._recorder),
-            *(self.refresher, self._announce, self._errors, self.loop),
+            *(self.refresher, self._announce, self._plugin.extensions, self.loop),
         )
         self.unprocessable = Unprocessable(
             self._app,
@@ -291,7 +302,7 @@ class Worker:
             exits=self.exits,
             outcomes=self._outcomes,
             broadcasts=self.broadcasts,
-            attempts=Attempts(self._errors, self._background, self._policies),
+            site=self._site,
             complain=self.complain,
             contained=self._pool.contained,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -66,7 +67,7 @@ class Shop:
         self.ledger = self.plugin.open_ledger()
         #: What was told to whoever makes error transactions.
         self.reports: list[Report] = []
-        self.plugin.on_send_failed = self._told
+        self.hear(self._told)
         self.healthy = Rounds(self.plugin, trouble=False, in_trouble=lambda: None)
         self.troubled = Rounds(self.plugin, trouble=True, in_trouble=lambda: None)
 
@@ -76,6 +77,10 @@ class Shop:
             rounds._ledger.client.close()
         self.ledger.client.close()
         self.app.close()
+
+    def hear(self, *told: Callable[[Report], Iterable[Outgoing]]) -> None:
+        """Let these hear of what could not be sent, in place of those of the plugin."""
+        self.plugin.extensions.send_failed = told
 
     def _told(self, report: Report) -> list[Outgoing]:
         self.reports.append(report)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from celery_poison.blocks import Kind
+from celery_poison.extensions.error_transactions.transactions import for_failed_send
 from celery_poison.producer.capture import Outgoing, captured
-from celery_poison.quarantine.error_transactions import for_failed_sends
 from tests import sampled
 from tests.producer.kit import Shop
 
@@ -22,7 +23,7 @@ def shop(shop: Shop) -> Shop:
     """Its task `shop.pack` is blocked, and whoever hears of that has a queue of its own."""
     shop.plugin.override({"poison_on_send_failed": "shop.alarm", "poison_outbox_auto_block": True})
     shop.app.conf.task_routes = {"shop.alarm": "alarms"}
-    shop.plugin.on_send_failed = for_failed_sends(shop.app)
+    shop.hear(partial(for_failed_send, shop.app))
     shop.ledger.block(Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said="")
     return shop
 
@@ -58,16 +59,16 @@ def test_TP1_3_row_1_of_a_synchronous_send_its_destination_cause_and_message_are
 
 def test_TP1_3_a_send_whose_fate_is_uncertain_says_so(shop: Shop) -> None:
     told: list[Any] = []
-    shop.plugin.on_send_failed = lambda failed: told.append(replace(failed, uncertain=True)) or ()
+    shop.hear(lambda failed: told.append(replace(failed, uncertain=True)) or ())
     shop.task("pack").delay(7)
     shop.relay()
-    (message,) = for_failed_sends(shop.app)(told[0])
+    (message,) = for_failed_send(shop.app, told[0])
     assert b'"uncertain": true' in message.body
 
 
 def test_TP1_3_an_error_transaction_that_cannot_be_sent_starts_none(new_shop: Callable[..., Shop]) -> None:
     shop = new_shop(poison_on_send_failed="shop.pack")
-    shop.plugin.on_send_failed = for_failed_sends(shop.app)
+    shop.hear(partial(for_failed_send, shop.app))
     shop.ledger.block(Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said="")
     shop.task("pack").delay(7)
     shop.relay()
@@ -78,7 +79,7 @@ def test_TP1_3_an_error_transaction_that_cannot_be_sent_starts_none(new_shop: Ca
 
 def test_TP1_3_without_on_send_failed_nothing_is_started(new_shop: Callable[..., Shop]) -> None:
     shop = new_shop()
-    shop.plugin.on_send_failed = for_failed_sends(shop.app)
+    shop.hear(partial(for_failed_send, shop.app))
     shop.ledger.block(Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said="")
     shop.task("pack").delay(7)
     shop.relay()

@@ -15,7 +15,6 @@ from kombu.messaging import Consumer as KombuConsumer
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.settings import Settings
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.threads import EventLoop
@@ -111,9 +110,9 @@ class Site:
         recorder: Any = SimpleNamespace(secret=b"secret")
         announce: Any = SimpleNamespace(quarantined=lambda record: None)
         nobody: Any = None
-        errors = ErrorTransactions(self.app, self.ledger)
         self.writer = QuarantineWriter(
-            self.app, self.settings, self.ledger, {}, nobody, recorder, nobody, announce, errors, self._loop
+            *(self.app, self.settings, self.ledger, {}, nobody, recorder, nobody, announce),
+            *(plugin_of(self.app).extensions, self._loop),
         )
         background: Any = SimpleNamespace(do=_at_once)
         return Unprocessable(

@@ -60,24 +60,20 @@ def signature_for(app: Celery, kind: Kind, task: str, queue: str) -> Signature |
     return app.signature(chosen) if isinstance(chosen, str) else chosen.clone()
 
 
-def for_failed_sends(app: Celery) -> Callable[[Report], list[Outgoing]]:
-    """Return what gives the outbox the error transactions of a message that it could not send (ERRTRNS)."""
+def for_failed_send(app: Celery, report: Report) -> list[Outgoing]:
+    """Return the error transactions of a message that the outbox could not send (ERRTRNS)."""
+    signature = signature_for(app, Kind.SEND_FAILED, report.task, report.queue)
+    if signature is None or report.unsent[0].root_id.startswith(ROOT):
+        return []
+    taken: list[Outgoing] = []
 
-    def error_transactions(report: Report) -> list[Outgoing]:
-        signature = signature_for(app, Kind.SEND_FAILED, report.task, report.queue)
-        if signature is None or report.unsent[0].root_id.startswith(ROOT):
-            return []
-        taken: list[Outgoing] = []
+    def take(outgoing: Outgoing) -> bool:
+        taken.append(outgoing)
+        return True
 
-        def take(outgoing: Outgoing) -> bool:
-            taken.append(outgoing)
-            return True
-
-        with captured(take):
-            signature.apply_async(args=(report.as_dict(),), root_id=ROOT + report.id)
-        return taken
-
-    return error_transactions
+    with captured(take):
+        signature.apply_async(args=(report.as_dict(),), root_id=ROOT + report.id)
+    return taken
 
 
 class ErrorTransactions:

@@ -1,0 +1,113 @@
+"""Error transactions (TP1-3): signatures that are started with a report of what became of a message.
+
+``transactions`` starts them; a report is what ``celery_poison.reports`` makes. For one of a failed attempt,
+the recorder of its process has left the message in the ledger (``worker/recorder.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from celery_poison import causes
+from celery_poison.decide import End, Run
+from celery_poison.extension import Extension, Host, Round, Site
+from celery_poison.extensions.error_transactions.transactions import (
+    ErrorTransactions,
+    for_failed_send,
+    told_of,
+)
+from celery_poison.ledger import Ledger
+from celery_poison.model import MessageRecord, Start
+from celery_poison.producer.capture import Outgoing
+from celery_poison.reports import Kind, Report
+
+#: Seconds between two looks of the active monitor for what is owed.
+PAUSE = 1.0
+#: Characters of an error that a report tells.
+REASON_LENGTH = 500
+
+#: How a run ends that somebody hears of, and its cause where that says none. A retry goes on elsewhere, and
+#: who waits for its idempotency key has not begun.
+_TOLD: Final = {
+    End.RAISED: (Kind.ROLLBACK, causes.FAILURE),
+    End.REJECTED: (Kind.ROLLBACK, causes.REJECTED),
+    End.ROLLED_BACK: (Kind.ROLLBACK, causes.REJECTED),
+    End.QUARANTINED: (Kind.ROLLBACK, causes.REQUESTED),
+    End.DIED: (Kind.ROLLBACK, causes.WORKER_LOST),
+    End.TIMED_OUT: (Kind.ROLLBACK, causes.TIME_LIMIT),
+    End.REVOKED: (Kind.ROLLBACK, causes.UNKNOWN),
+    End.SPOILT: (Kind.ROLLBACK, causes.UNKNOWN),
+    End.DISCARDED: (Kind.DISCARD, causes.REQUESTED),
+}
+
+
+class Starts(Extension):
+    """Starts error transactions about quarantine, discards, failed attempts and failed sends."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._by_ledger: WeakKeyDictionary[Ledger, ErrorTransactions] = WeakKeyDictionary()
+
+    def on(self, ledger: Ledger) -> ErrorTransactions:
+        """Return what owes and pays on a ledger."""
+        found = self._by_ledger.get(ledger)
+        if found is None:
+            found = self._by_ledger[ledger] = ErrorTransactions(self.host.app, ledger)
+        return found
+
+    def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
+        return [Round("poison-errors", PAUSE, lambda fence: self.on(ledger).pay_late())]
+
+    def send_failed(self, report: Report) -> Iterable[Outgoing]:
+        return for_failed_send(self.host.app, report)
+
+    def quarantining(
+        self, ledger: Ledger, message: Any, mid: str, start: Start, cause: str, reason: str
+    ) -> AbstractContextManager[None]:
+        told = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)
+        return self.on(ledger).owing(Report.about(Kind.QUARANTINE, told, cause, reason, token=start.token))
+
+    def discarding(
+        self,
+        ledger: Ledger,
+        record: MessageRecord,
+        stored: Callable[[str], Mapping[str, bytes]],
+        reason: str,
+    ) -> AbstractContextManager[None]:
+        return self.on(ledger).discarding(record, stored, reason)
+
+    def ended(self, site: Site, request: Any, run: Run, error: BaseException) -> None:
+        if run.end not in _TOLD or run.observed:
+            return
+        kind, cause = _TOLD[run.end]
+        if getattr(site.policies[request.type][0], kind.value) is None:
+            return
+        if run.end is not End.ROLLED_BACK:  # that gives its reason for a cause
+            cause = run.cause or cause
+        told = kind, request.message, request.mid, request.start(), cause, str(error)[:REASON_LENGTH]
+        site.background.do(partial(self._tell, self.on(site.ledger), *told))
+
+    def _tell(
+        self,
+        errors: ErrorTransactions,
+        kind: Kind,
+        message: Any,
+        mid: str,
+        start: Start,
+        cause: str,
+        reason: str,
+    ) -> None:
+        _, unsent = errors.attempt(start.token)
+        told = told_of(message, mid=mid, start=start)
+        errors.tell(Report.about(kind, told, cause, reason, token=start.token, unsent=unsent))
+        errors.forget_attempt(start.token)
+
+    def lost(self, ledger: Ledger, mid: str, start: Start, cause: str, reason: str) -> None:
+        self.on(ledger).rolled_back(mid, start, cause, reason)
+
+
+EXTENSION = Starts

@@ -1,0 +1,44 @@
+"""What nearly every part of a worker is given, as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from celery import Celery
+
+from celery_poison.extension import Extensions
+from celery_poison.ledger import Ledger
+from celery_poison.policy import Policy
+from celery_poison.settings import Settings
+from celery_poison.worker.announce import Announcer
+from celery_poison.worker.lease import Incarnation
+from celery_poison.worker.recorder import Recorder
+from celery_poison.worker.threads import Background, EventLoop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Site:
+    """One worker in this process.
+
+    Attributes:
+        me: under which name it is known to the others.
+        policies: task name -> (policy, whether it diverts); updated in place.
+        background: does what waits for Redis.
+        announce: log lines, signals and events.
+        recorder: writes starts and ends.
+        complain: takes our own errors, which are counted, and logged once.
+        extensions: their hooks.
+    """
+
+    app: Celery
+    settings: Settings
+    ledger: Ledger
+    me: Incarnation
+    policies: Mapping[str, tuple[Policy, bool]]
+    loop: EventLoop
+    background: Background
+    announce: Announcer
+    recorder: Recorder
+    complain: Callable[[Exception], object]
+    extensions: Extensions
