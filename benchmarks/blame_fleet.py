@@ -22,7 +22,7 @@ from blame_figures import Fortune
 from blame_rules import Past
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of

@@ -19,8 +19,8 @@ from blame_rules import Past, Rule, died, doubt
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
 from celery_poison.decide import Action, DeadStart, StartEnd, end_of
-from celery_poison.doubts import LATELY, Blow, needs_idle_worker
 from celery_poison.model import IN_CELL, Start
+from celery_poison.rules.doubts import LATELY, Blow, needs_idle_worker
 
 #: Celery's prefetch multiplier.
 PREFETCH = 4

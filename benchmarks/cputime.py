@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 
 import redis
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 
 _TICK = os.sysconf("SC_CLK_TCK")
 

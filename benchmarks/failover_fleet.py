@@ -16,7 +16,7 @@ import chronicle
 import failover_app
 from chronicle import Chronicle
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Incident
 from celery_poison.plugin import plugin_of

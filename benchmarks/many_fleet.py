@@ -14,7 +14,8 @@ from uuid import uuid4
 
 import many_app
 
-from celery_poison import Quarantine, procfs
+from celery_poison import Quarantine
+from celery_poison.basics import procfs
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.testing import RedisServer, Worker

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
-from celery_poison.text import between
+from celery_poison.basics.text import between
 
 OOM: Final = "oom"
 TIME_LIMIT: Final = "time_limit"

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from celery_poison import causes
-from celery_poison.doubts import NOTHING_ELSE, Blow, proves
 from celery_poison.model import ALONE, NO_HISTORY, Ended, History, Limits, Phase, Start
+from celery_poison.rules.doubts import NOTHING_ELSE, Blow, proves
 from celery_poison.states import State
 
 # --- may it be let in? --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from celery import Celery
 
@@ -20,14 +20,15 @@ from celery_poison.decide import Run
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
-from celery_poison.policy import Policy
 from celery_poison.producer.capture import Outgoing
 from celery_poison.reports import Report
 from celery_poison.settings import Settings
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 Complain = Callable[[Exception], object]
+Around = AbstractContextManager[None]
+Stored = Callable[[str], Mapping[str, bytes]]
 
 #: The package of all extensions, by name: nothing of the core imports it.
 EXTENSIONS = "celery_poison.extensions"
@@ -41,19 +42,6 @@ class Host(Protocol):
 
     @property
     def settings(self) -> Settings: ...
-
-
-class Site(Protocol):
-    """One worker, as extensions know it: see ``worker.site``."""
-
-    @property
-    def ledger(self) -> Ledger: ...
-
-    @property
-    def policies(self) -> Mapping[str, tuple[Policy, bool]]: ...
-
-    @property
-    def background(self) -> Any: ...
 
 
 class Round(NamedTuple):
@@ -94,22 +82,16 @@ class Extension:
 
     def quarantining(
         self, ledger: Ledger, message: Any, mid: str, start: Start, cause: str, reason: str
-    ) -> AbstractContextManager[None]:
+    ) -> Around:
         """Stand around the step that puts a message of a worker into quarantine."""
         return nullcontext()
 
-    def discarding(
-        self,
-        ledger: Ledger,
-        record: MessageRecord,
-        stored: Callable[[str], Mapping[str, bytes]],
-        reason: str,
-    ) -> AbstractContextManager[None]:
+    def discarding(self, ledger: Ledger, record: MessageRecord, stored: Stored, reason: str) -> Around:
         """Stand around the step that discards a message in quarantine; ``stored`` reads it by its mid."""
         return nullcontext()
 
-    def ended(self, site: Site, request: Any, run: Run, error: BaseException) -> None:
-        """Hear how a run ended without success, once (on the event loop, which never waits)."""
+    def ended(self, site: Any, request: Any, run: Run, error: BaseException) -> None:
+        """Hear how a run ended without success, once, on the event loop; ``site``: ``worker.site.Site``."""
 
     def lost(self, ledger: Ledger, mid: str, start: Start, cause: str, reason: str) -> None:
         """Hear of a start whose worker died, before its end is recorded; again if Redis is away meanwhile."""
@@ -140,36 +122,28 @@ class Extensions:
 
 
 def _filled(
-    extensions: Iterable[Extension], hook: Callable[Concatenate[Extension, P], T]
-) -> tuple[Callable[P, T], ...]:
+    extensions: Iterable[Extension], hook: Callable[[Extension, *Ts], T]
+) -> tuple[Callable[[*Ts], T], ...]:
     name = hook.__name__
     return tuple(getattr(each, name) for each in extensions if getattr(type(each), name) is not hook)
 
 
-def gather(
-    hooks: Iterable[Callable[P, Iterable[T]]], complain: Complain, /, *args: P.args, **kwargs: P.kwargs
-) -> list[T]:
+def gather(hooks: Iterable[Callable[[*Ts], Iterable[T]]], complain: Complain, *args: *Ts) -> list[T]:
     """Return what the hooks return, in their order; one that raises is complained of and adds nothing."""
     found: list[T] = []
     for hook in hooks:
         try:
-            found += [*hook(*args, **kwargs)]
+            found += [*hook(*args)]
         except Exception as error:
             complain(error)
     return found
 
 
-def tell(
-    hooks: Iterable[Callable[P, object]], complain: Complain, /, *args: P.args, **kwargs: P.kwargs
-) -> None:
-    """Call the hooks, in their order; one that raises is complained of.
-
-    Raises:
-        LedgerUnavailable: Redis is away, for one of them.
-    """
+def tell(hooks: Iterable[Callable[[*Ts], object]], complain: Complain, *args: *Ts) -> None:
+    """Call the hooks, in their order; one that raises is complained of, but a ledger that is away is not."""
     for hook in hooks:
         try:
-            hook(*args, **kwargs)
+            hook(*args)
         except LedgerUnavailable:
             raise
         except Exception as error:
@@ -177,7 +151,7 @@ def tell(
 
 
 @contextmanager
-def within(managers: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
+def within(managers: Iterable[Around]) -> Iterator[None]:
     """Enter what hooks stand around a step with, in their order."""
     with ExitStack() as stack:
         for manager in managers:

@@ -14,9 +14,9 @@ from celery import Celery, _state
 from celery.app.task import Task
 from celery.local import PromiseProxy, Proxy
 
-from celery_poison.destinations import Destination
 from celery_poison.errors import ConfigurationError
 from celery_poison.policy import check_options
+from celery_poison.rules.destinations import Destination
 from celery_poison.task import PoisonTask, refuse_early_ack
 
 T = TypeVar("T", bound=Callable[..., Any])

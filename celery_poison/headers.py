@@ -20,7 +20,7 @@ PARK = "poison_park"
 TRIAL = "poison_trial"
 #: On a changed copy: the mid of the original.
 EDITED = "poison_edited"
-#: On a retry whose failures are kept: what the earlier attempts raised (:mod:`celery_poison.failures`).
+#: On a retry whose failures are kept: what the earlier attempts raised (:mod:`celery_poison.rules.failures`).
 FAILURES = "poison_failures"
 #: On a copy for a named destination: what was known about the message (see ``destinations.TOLD``).
 VERDICT = "poison_verdict"

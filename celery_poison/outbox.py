@@ -22,11 +22,11 @@ from typing import Any
 
 from celery import Celery, current_app
 
-from celery_poison import hooks
 from celery_poison.errors import ConfigurationError
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.capture import Outgoing, captured
 from celery_poison.producer.database import TABLE, is_own_successor, light_table, values_of
+from celery_poison.upstream import hooks
 
 
 def outbox_table(metadata: Any) -> Any:

@@ -23,9 +23,9 @@ from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
 from celery_poison.producer.limits import Limits, watch_groups
 from celery_poison.producer.outbox import Outbox
+from celery_poison.rules.values import REDIS_SCHEMES
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.task import FIRST, PoisonTask, attempts, carried
-from celery_poison.values import REDIS_SCHEMES
 
 logger = get_logger("celery_poison")
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
+from celery_poison.basics.text import did_you_mean
 from celery_poison.decide import Failing, failing
-from celery_poison.destinations import SYSTEM, Destination
 from celery_poison.errors import ConfigurationError
-from celery_poison.failures import kinds_of, name_of
+from celery_poison.rules.destinations import SYSTEM, Destination
+from celery_poison.rules.failures import kinds_of, name_of
 from celery_poison.settings import LIMIT_OPTIONS, PREFIX, Settings
-from celery_poison.text import did_you_mean
 
 #: Options that can be overridden at run time: those that are plain data.
 OVERRIDABLE = ("max_crashes", "max_failures", "max_payload_bytes", "block_fingerprint_after")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
-from celery_poison import values
+from celery_poison.basics.text import did_you_mean
 from celery_poison.errors import ConfigurationError
-from celery_poison.text import did_you_mean
-from celery_poison.values import Check, Receiver
+from celery_poison.rules import values
+from celery_poison.rules.values import Check, Receiver
 
 PREFIX = "poison_"
 

@@ -13,7 +13,7 @@ from celery.app.task import Context, Task
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import ConfigurationError
 from celery_poison.producer.capture import sent_at_once
-from celery_poison.requests import (
+from celery_poison.upstream.requests import (
     DiscardRequested,
     QuarantineRequested,
     RollbackRequested,

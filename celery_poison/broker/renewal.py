@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from celery_poison.basics.forking import no_fork
 from celery_poison.broker.held import AWAY, Holdings
-from celery_poison.forking import no_fork
 
 
 class Renewal:

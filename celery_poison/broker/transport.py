@@ -12,10 +12,10 @@ from typing import Any
 from kombu import Connection
 from kombu.transport import pyamqp, redis
 
-from celery_poison import hooks
 from celery_poison.broker.held import Holdings
 from celery_poison.broker.receive import OwnedChannel, OwnerIsAlive
 from celery_poison.broker.sealed import Sealed
+from celery_poison.upstream import hooks
 
 
 class AmqpMessage(pyamqp.Message, Sealed):

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from celery_poison.basics.text import count_of
 from celery_poison.cli.output import answer_records, print_json, progress, say, wants_json
 from celery_poison.cli.session import (
     REFUSED,
@@ -31,7 +32,6 @@ from celery_poison.quarantine.acting import Chosen, Outcome
 from celery_poison.quarantine.careful import SOAK
 from celery_poison.quarantine.search import UNITS, Filter, Lookup
 from celery_poison.states import State
-from celery_poison.text import count_of
 
 
 def past(verb: str) -> str:

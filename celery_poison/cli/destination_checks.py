@@ -17,11 +17,11 @@ import redis
 from kombu.transport import pyamqp
 from kombu.transport import redis as kombu_redis
 
+from celery_poison.basics.text import some_of
 from celery_poison.broker.publish import ANSWER_TIMEOUT, bounded_connection
 from celery_poison.cli.redis_checks import Finding, queued_and_dropped
-from celery_poison.destinations import named_in
 from celery_poison.plugin import Plugin
-from celery_poison.text import some_of
+from celery_poison.rules.destinations import named_in
 
 #: RabbitMQ's name, in permissions, of the exchange that leads to each queue by its name.
 _DEFAULT_EXCHANGE = "amq.default"

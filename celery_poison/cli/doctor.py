@@ -14,7 +14,7 @@ from celery.backends.base import DisabledBackend
 from kombu.transport import pyamqp
 from kombu.transport import redis as kombu_redis
 
-from celery_poison import hooks
+from celery_poison.basics.text import command, count_of, duration, when
 from celery_poison.broker.publish import bounded_connection
 from celery_poison.cli import redis_checks
 from celery_poison.cli.destination_checks import destinations
@@ -32,8 +32,8 @@ from celery_poison.quarantine.overview import untried
 from celery_poison.quarantine.owner import check_owner, move_broker, without_secrets
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
-from celery_poison.text import command, count_of, duration, when
-from celery_poison.values import receivers_of
+from celery_poison.rules.values import receivers_of
+from celery_poison.upstream import hooks
 
 _VERIFY = "name who signed the server's certificate: ssl_ca_certs in the URL, or in broker_use_ssl"
 _START = "start Redis, or correct poison_redis_url"

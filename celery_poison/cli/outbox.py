@@ -9,6 +9,7 @@ from itertools import islice
 
 import click
 
+from celery_poison.basics.text import command, count_of, duration, short, span, when
 from celery_poison.cli.output import answer, answer_table, print_json, say, wants_json
 from celery_poison.cli.session import (
     REFUSED,
@@ -27,7 +28,6 @@ from celery_poison.producer.database import waiting_rows
 from celery_poison.producer.outbox import OutboxDesk, Waiting
 from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.owner import default_actor
-from celery_poison.text import command, count_of, duration, short, span, when
 
 _SELECT = (
     click.option("--queue", default="", help="Only of this queue."),

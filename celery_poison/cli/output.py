@@ -15,9 +15,9 @@ import click
 from kombu.utils import json as kombu_json
 
 from celery_poison import causes
+from celery_poison.basics.text import clean, duration, short
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.private_files import open_private
-from celery_poison.text import clean, duration, short
 
 #: Rows of a table, where nobody says how many; JSON has no such limit.
 ROWS = 50

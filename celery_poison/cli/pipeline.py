@@ -22,7 +22,7 @@ from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE
 from celery_poison.quarantine.owner import identity_of
-from celery_poison.values import receivers_of
+from celery_poison.rules.values import receivers_of
 
 _NEEDS = ("pyspark", "pyarrow", "deltalake", "scipy")
 

@@ -15,6 +15,17 @@ from celery import Celery
 from kombu.utils.json import dumps
 
 from celery_poison import causes
+from celery_poison.basics.text import (
+    argument,
+    clean,
+    clock,
+    command,
+    count_of,
+    duration,
+    near_paths,
+    short,
+    utc,
+)
 from celery_poison.cli.output import (
     ROWS,
     answer_records,
@@ -43,7 +54,6 @@ from celery_poison.quarantine.body import decoded, preview
 from celery_poison.quarantine.search import By, Filter, Group
 from celery_poison.quarantine.story import Detail
 from celery_poison.states import State, kept_state
-from celery_poison.text import argument, clean, clock, command, count_of, duration, near_paths, short, utc
 
 limit_option = click.option(
     "--limit", type=click.IntRange(1), help=f"At most so many; default {ROWS}, with --json all."

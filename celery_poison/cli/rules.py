@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from celery_poison.blocks import Kind, Rule
+from celery_poison.basics.text import command, count_of, when
 from celery_poison.cli.outbox import block_sending, unblock_sending
 from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
@@ -17,7 +17,7 @@ from celery_poison.ledger.policies import Scope
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
-from celery_poison.text import command, count_of, when
+from celery_poison.rules.blocks import Kind, Rule
 
 _SOON = "the workers act on it within a heartbeat"
 

@@ -13,13 +13,13 @@ import click
 from celery import Celery
 from celery.bin.base import CeleryCommand, handle_preload_options
 
-from celery_poison import text
+from celery_poison.basics import text
+from celery_poison.basics.text import apps_given, clean
 from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.careful import BadCare, seconds_of
 from celery_poison.quarantine.search import UNITS, BadFilter
-from celery_poison.text import apps_given, clean
 
 REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from celery_poison.basics.text import version
 from celery_poison.cli.celery_command import HELP, LazyGroup
-from celery_poison.text import version
 
 #: Command -> its place. The room of the demo may be left out of an installation.
 COMMANDS = {

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from celery_poison import causes, signals
+from celery_poison.basics.text import clean, clock, command, count_of, duration, some_of, span, utc, when
 from celery_poison.cli.output import answer, answer_table, print_json, print_wrapped, say, wants_json
 from celery_poison.cli.session import (
     REFUSED,
@@ -32,7 +33,6 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.overview import Level, Overview, last_ended, overview, process_deaths
 from celery_poison.quarantine.queues import find_deaf
-from celery_poison.text import clean, clock, command, count_of, duration, some_of, span, utc, when
 
 
 @verb(

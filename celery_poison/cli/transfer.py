@@ -10,6 +10,7 @@ from typing import IO, Any
 import click
 from kombu.utils.json import dumps
 
+from celery_poison.basics.text import count_of
 from celery_poison.cli.acts import (
     Order,
     act_options,
@@ -24,7 +25,6 @@ from celery_poison.cli.reading import whole
 from celery_poison.cli.session import REFUSED, json_option, open_quarantine, seconds, verb, who_options
 from celery_poison.quarantine.story import Detail
 from celery_poison.states import State
-from celery_poison.text import count_of
 
 
 @verb(

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 
 _PACKAGE = str(Path(__file__).parents[2])
 

@@ -12,9 +12,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from celery_poison.basics.text import count_of
 from celery_poison.causes import describe
 from celery_poison.demo.stage import DECIDED, Row, Snapshot
-from celery_poison.text import count_of
 
 #: Seconds between two lines in a pipe.
 PAUSE = 3.0

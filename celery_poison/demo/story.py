@@ -17,11 +17,11 @@ from celery.result import AsyncResult
 from rich.text import Text
 
 from celery_poison import Quarantine
+from celery_poison.basics.text import count_of, some_of
 from celery_poison.demo.app import HANG, POISONS, SEGFAULT, SIGKILL, expected
 from celery_poison.demo.programs import Interrupted, Interruptions
 from celery_poison.demo.screen import Screen, deaths
 from celery_poison.demo.stage import SLOTS, WORKERS, Row, Snapshot, Stage, open_stage, plan
-from celery_poison.text import count_of, some_of
 
 MAX_CRASHES = 2
 #: Seconds after which a promise that has not come true counts as broken: that everything is settled, that a

@@ -19,10 +19,9 @@ from itertools import islice
 from celery import Celery
 from celery.utils.log import get_logger
 
+from celery_poison.basics.forking import no_fork
 from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher, Refused
-from celery_poison.destinations import ACTOR, verdict_header
 from celery_poison.errors import OVERTAKEN, DecisionPending, Fenced, LedgerUnavailable, MessageNotFound
-from celery_poison.forking import no_fork
 from celery_poison.headers import PARK, TRIAL, VERDICT
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.policies import Paused, Scope
@@ -39,6 +38,7 @@ from celery_poison.quarantine.stored import (
     sent_to,
     unpack,
 )
+from celery_poison.rules.destinations import ACTOR, verdict_header
 from celery_poison.settings import Settings
 from celery_poison.states import Event, State
 

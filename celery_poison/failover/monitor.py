@@ -20,13 +20,13 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import signals
+from celery_poison.basics.forking import no_fork
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.extension import gather
+from celery_poison.extension import Round, gather
 from celery_poison.failover.aside import Aside
 from celery_poison.failover.leaving import Outgoing, Parking, Retention
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
-from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import (
@@ -86,9 +86,7 @@ class Monitor:
         self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
         self._outgoing, self._sending = Outgoing(app, ledger), Aside("poison-outgoing")
         self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
-        plugin = plugin_of(app)
-        rounds = gather(plugin.extensions.rounds, plugin.complain, ledger, self._tell)
-        self._rounds = [(Aside(each.name, each.pause), each.work) for each in rounds]
+        self._rounds = [(Aside(each.name, each.pause), each.work) for each in self._rounds_of(app)]
         #: Steps that failed, and of what.
         self._complained: set[str] = set()
         self._took_over = took_over
@@ -105,6 +103,10 @@ class Monitor:
         self._fence: int | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def _rounds_of(self, app: Celery) -> list[Round]:
+        plugin = plugin_of(app)
+        return gather(plugin.extensions.rounds, plugin.complain, self._ledger, self._tell)
 
     def start(self) -> None:
         if self._thread is None:

@@ -19,7 +19,6 @@ from celery_poison import causes
 from celery_poison.broker.unacked import owners, put_back
 from celery_poison.causes import Evidence
 from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
-from celery_poison.doubts import LATELY, Blow
 from celery_poison.errors import StaleDelivery
 from celery_poison.extension import tell
 from celery_poison.ledger import Ledger
@@ -28,7 +27,8 @@ from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Ended, Incident, Phase, Start
 from celery_poison.plugin import plugin_of
-from celery_poison.requests import success_was_stored
+from celery_poison.rules.doubts import LATELY, Blow
+from celery_poison.upstream.requests import success_was_stored
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0

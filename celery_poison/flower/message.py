@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
-from celery_poison.failures import KeptFailure
 from celery_poison.flower import words
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import Quarantine, story
+from celery_poison.rules.failures import KeptFailure
 
 #: Seconds that a page waits for a message and its part of the journal.
 PATIENCE = 4.0

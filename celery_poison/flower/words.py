@@ -8,10 +8,10 @@ from typing import Any
 
 from kombu.utils.json import dumps
 
+from celery_poison.basics.text import clean, count_of, duration, span, when
+from celery_poison.basics.text import short as short_id
 from celery_poison.causes import FAILURE, NO_CONVICTIONS, describe, short
 from celery_poison.model import MessageRecord
-from celery_poison.text import clean, count_of, duration, span, when
-from celery_poison.text import short as short_id
 
 STATES = {
     "NDLV": "in quarantine",

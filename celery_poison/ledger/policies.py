@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from celery_poison.blocks import Kind, in_force, parts_of
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict, ProposalRefused
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller, Code
 from celery_poison.model import Record
+from celery_poison.rules.blocks import Kind, in_force, parts_of
 
 VERSION = "version"
 #: For so long the pipeline does not propose again what a person said no to.

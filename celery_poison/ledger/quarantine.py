@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Self
 
-from celery_poison.destinations import SYSTEM_ROUTE, Route
+from celery_poison.basics.text import count_of
 from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.messages import NOTHING_KNOWN, Known, packed
 from celery_poison.ledger.scripts import Caller, Code
 from celery_poison.model import Record, Start
+from celery_poison.rules.destinations import SYSTEM_ROUTE, Route
 from celery_poison.states import Event
-from celery_poison.text import count_of
 
 #: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
 REMEMBER_CONVICTIONS_MS = 30 * 86_400_000

@@ -25,7 +25,7 @@ from typing import Any
 import redis
 import redis.sentinel
 
-from celery_poison.forking import keep_from_forks, unpatched
+from celery_poison.basics.forking import keep_from_forks, unpatched
 from celery_poison.ledger.connection import REDIS_ERRORS
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.

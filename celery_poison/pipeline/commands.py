@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from celery_poison.basics.text import clean
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline import maintain as keeping
 from celery_poison.pipeline import sink
@@ -28,7 +29,6 @@ from celery_poison.pipeline.lake import Lake, LakeError, LeftOut
 from celery_poison.pipeline.replay import InForce
 from celery_poison.pipeline.report import as_json, gather, render, top
 from celery_poison.pipeline.session import suit, together
-from celery_poison.text import clean
 
 _warn = partial(click.echo, err=True)
 

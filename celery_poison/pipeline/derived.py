@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from celery_poison.basics.text import clean
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
@@ -39,7 +40,6 @@ from celery_poison.pipeline.session import together
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
 from celery_poison.pipeline.window import Window, and_the_next, days_between, first_ms
-from celery_poison.text import clean
 
 #: Stored tables, and by what their files are apart.
 STORED: dict[str, tuple[str, ...]] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_poison.blocks import Proposal, ProposedRule, is_fingerprint, policy_item, read_rules, sheet
+from celery_poison.basics.text import clean, when
 from celery_poison.errors import ConfigurationError, ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
@@ -22,7 +22,7 @@ from celery_poison.ledger.scripts import Code
 from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy
 from celery_poison.policy import EVERY_TASK, OVERRIDABLE, entry_of
 from celery_poison.quarantine.owner import default_actor
-from celery_poison.text import clean, when
+from celery_poison.rules.blocks import Proposal, ProposedRule, is_fingerprint, policy_item, read_rules, sheet
 
 if TYPE_CHECKING:
     from celery_poison.pipeline.derived import Derived

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from html import escape
 from typing import Any
 
+from celery_poison.basics.text import clean
 from celery_poison.pipeline.backtest import Replayed, as_dict
 from celery_poison.pipeline.blame import ALWAYS, Ask, anomalies
 from celery_poison.pipeline.window import Window
-from celery_poison.text import clean
 
 _TOTALS = """
 select coalesce(cast(sum(n) as bigint), 0) as attempts,

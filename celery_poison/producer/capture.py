@@ -22,10 +22,10 @@ from celery import Celery
 from kombu import Producer
 from kombu.utils import json as kombu_json
 
-from celery_poison import hooks
 from celery_poison.headers import MARK, mid_of
 from celery_poison.ledger.outbox import Lane
 from celery_poison.reports import ReportedMessage
+from celery_poison.upstream import hooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

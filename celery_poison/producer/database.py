@@ -14,10 +14,10 @@ from uuid import uuid4
 from celery import current_task
 from celery.utils.log import get_logger
 
+from celery_poison.basics.text import count_of, when
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.producer.capture import Outgoing
-from celery_poison.text import count_of, when
 
 logger = get_logger("celery_poison")
 

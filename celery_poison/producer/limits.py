@@ -25,13 +25,14 @@ from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
-from celery_poison import extension, hooks, signals
+from celery_poison import extension, signals
 from celery_poison.broker.publish import depth
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, QueueFull
 from celery_poison.extension import Extensions
 from celery_poison.ledger import Ledger
 from celery_poison.producer.capture import captured_by, exempt, is_exempt, is_exempt_here
 from celery_poison.settings import Settings
+from celery_poison.upstream import hooks
 
 logger = get_logger("celery_poison")
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 
 from celery.utils.log import get_logger
 
-from celery_poison import hooks, signals
-from celery_poison.blocks import Kind, read_rules
+from celery_poison import signals
+from celery_poison.basics.forking import no_fork
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.outbox import Copy, Failure, Lease, Taken
 from celery_poison.producer.capture import Outgoing
@@ -21,6 +20,8 @@ from celery_poison.producer.handover import Handover
 from celery_poison.producer.limits import Host
 from celery_poison.producer.outbox import bounded_ledger, error_transactions, send_failed
 from celery_poison.reports import Report
+from celery_poison.rules.blocks import Kind, read_rules
+from celery_poison.upstream import hooks
 
 logger = get_logger("celery_poison")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_poison.destinations import where_sent
+from celery_poison.basics.text import count_of, span
 from celery_poison.errors import (
     ConfigurationError,
     IllegalTransition,
@@ -26,7 +26,7 @@ from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
 from celery_poison.quarantine.rules import Rules, with_note
 from celery_poison.quarantine.search import Lookup
 from celery_poison.quarantine.suspects import VERBS, Suspects
-from celery_poison.text import count_of, span
+from celery_poison.rules.destinations import where_sent
 
 logger = get_logger(__name__)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from kombu.compression import get_decoder
 
+from celery_poison.basics.text import clean
 from celery_poison.errors import PoisonError
 from celery_poison.model import StoredMessage
-from celery_poison.text import clean
 
 #: Bytes; a body that unpacks to more than this is not opened in an operator's process.
 MAX_UNPACKED = 64 * 1024 * 1024

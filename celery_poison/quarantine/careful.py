@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from celery import Celery
 
+from celery_poison.basics.text import clean, span
 from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import extent, extract
@@ -20,7 +21,6 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.search import UNITS
 from celery_poison.quarantine.story import Entry, sentence
 from celery_poison.states import Event
-from celery_poison.text import clean, span
 
 #: Seconds between two looks at the journal, and at a queue that is full.
 LOOK = 0.5

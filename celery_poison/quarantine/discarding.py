@@ -15,6 +15,7 @@ from celery.utils.log import get_logger
 from kombu.transport import redis as kombu_redis
 
 from celery_poison import causes
+from celery_poison.basics.text import count_of
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.extension import Extensions, within
 from celery_poison.ledger import Ledger
@@ -27,7 +28,6 @@ from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.stored import identity_of, original, stored_fields
 from celery_poison.settings import Settings
 from celery_poison.states import Event
-from celery_poison.text import count_of
 
 logger = get_logger("celery_poison")
 

@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.blocks import Proposal, read_rules
+from celery_poison.basics.text import argument, command, count_of, duration, short, some_of, span, when
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
@@ -27,8 +27,8 @@ from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.queues import Backlog, Deaf, Held, find_deaf, find_held, read_backlogs
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import Stranded, find_stranded
+from celery_poison.rules.blocks import Proposal, read_rules
 from celery_poison.settings import Settings
-from celery_poison.text import argument, command, count_of, duration, short, some_of, span, when
 
 #: Messages that nobody works on, each with a warning of its own.
 _STUCK_TOLD = 3

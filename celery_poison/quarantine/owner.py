@@ -15,12 +15,12 @@ from kombu.transport import redis
 from kombu.utils.url import parse_url
 
 from celery_poison.broker.publish import bounded_options
-from celery_poison.destinations import where_sent
 from celery_poison.errors import ConfigurationError, IllegalTransition
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import refuse_unless_owned, sign_broker
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
+from celery_poison.rules.destinations import where_sent
 from celery_poison.states import State
 
 

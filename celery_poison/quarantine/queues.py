@@ -17,6 +17,7 @@ from itertools import islice
 
 from celery import Celery
 
+from celery_poison.basics.text import count_of, duration, some_of, when
 from celery_poison.broker.publish import bounded_options, depth
 from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.ledger.queries import Queries
@@ -24,7 +25,6 @@ from celery_poison.model import Record, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.limits import Limit, limit_of
 from celery_poison.settings import Settings
-from celery_poison.text import count_of, duration, some_of, when
 
 #: Seconds. Celery tries to connect anew every half a minute at the latest: that alone is no deafness.
 QUIET = 60.0

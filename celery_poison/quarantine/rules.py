@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 
 from celery_poison import signals
-from celery_poison.blocks import Kind, Rule, is_fingerprint, read_rules
+from celery_poison.basics.text import nearest
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import policies as stored
 from celery_poison.ledger.queries import Queries
@@ -30,9 +30,9 @@ from celery_poison.policy import (
     own_options,
 )
 from celery_poison.quarantine.owner import check_owner, default_actor
+from celery_poison.rules.blocks import Kind, Rule, is_fingerprint, read_rules
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
-from celery_poison.text import nearest
 
 #: How often a change of a policy is tried again that others were faster than.
 ATTEMPTS = 10

@@ -22,11 +22,11 @@ from operator import attrgetter
 from typing import Any, Self, TypeVar
 
 from celery_poison import causes
+from celery_poison.basics.text import did_you_mean, some_of
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord, Record
 from celery_poison.states import State
-from celery_poison.text import did_you_mean, some_of
 
 #: A message, or what many have in common.
 T = TypeVar("T")

@@ -10,7 +10,6 @@ from celery_poison import causes, signals
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.extension import within
-from celery_poison.failures import KeptFailure
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
@@ -21,6 +20,7 @@ from celery_poison.quarantine.releasing import Releasing
 from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, one_of
 from celery_poison.quarantine.stored import stored_message
 from celery_poison.quarantine.story import Detail, remembered
+from celery_poison.rules.failures import KeptFailure
 from celery_poison.states import Event, State, kept_state
 
 # The class has a method named list, which would stand before the type in its annotations.

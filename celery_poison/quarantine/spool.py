@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
-from celery_poison.destinations import Route
+from celery_poison.basics.text import count_of
 from celery_poison.errors import ConfigurationError, IllegalTransition, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
 from celery_poison.quarantine.private_files import open_private
-from celery_poison.text import count_of
+from celery_poison.rules.destinations import Route
 
 logger = get_logger("celery_poison")
 

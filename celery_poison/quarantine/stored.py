@@ -14,11 +14,11 @@ from kombu.utils import json as kombu_json
 from celery_poison.broker.publish import NoAnswer, NotPublished, Parcel, Publisher
 from celery_poison.broker.sealed import ITEM
 from celery_poison.errors import PoisonError
-from celery_poison.failures import KeptFailure, carried_by_release
 from celery_poison.headers import EDITED, FAILURES, MARK, OURS, PARK, RELEASE, TRIAL, identify
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.producer.capture import read_json
 from celery_poison.quarantine.arguments import original_of
+from celery_poison.rules.failures import KeptFailure, carried_by_release
 
 #: What ``fail`` must know of a body: who waits for the task beside its caller.
 CANVAS = ("chord", "chain", "errbacks")

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from celery_poison.basics.text import clean, count_of, when
 from celery_poison.causes import FAILURE, OF_WORKERS, Evidence, describe, signal_name
-from celery_poison.destinations import where_sent
-from celery_poison.failures import KeptFailure
 from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.rules.destinations import where_sent
+from celery_poison.rules.failures import KeptFailure
 from celery_poison.states import Event, State
-from celery_poison.text import clean, count_of, when
 
 Entry = Mapping[str, str]
 

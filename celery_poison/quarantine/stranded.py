@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 from kombu.transport import redis
 
+from celery_poison.basics.text import argument, when
 from celery_poison.broker.publish import bounded_options
 from celery_poison.broker.unacked import Unacked, owner_of, text
 from celery_poison.ledger.policies import Paused, Scope
@@ -25,7 +26,6 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
-from celery_poison.text import argument, when
 
 #: So many are told, of all kinds together; of each kind so many are looked at, the oldest.
 TOLD, LOOKED_AT = 20, 1000

@@ -24,8 +24,8 @@ from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.requests import read_end
 from celery_poison.sandbox.trial import Job, Order, info_of
+from celery_poison.upstream.requests import read_end
 
 #: What a process may hold before its watcher has set a limit.
 _UNCONFINED = resource.getrlimit(resource.RLIMIT_DATA)

@@ -23,12 +23,12 @@ from celery import Celery
 from celery.app.utils import find_app
 from celery.platforms import set_pdeathsig
 
-from celery_poison import procfs
-from celery_poison.forking import no_fork, unpatched
+from celery_poison.basics import procfs
+from celery_poison.basics.forking import no_fork, unpatched
+from celery_poison.basics.text import apps_given
 from celery_poison.sandbox.cell import be_cell
 from celery_poison.sandbox.trial import Order
 from celery_poison.sandbox.watcher import NURSERY, end_with_parent, name, watch
-from celery_poison.text import apps_given
 
 #: What a service manager sends to every process: the worker says when these end.
 _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

@@ -15,9 +15,9 @@ from typing import Any
 from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
+from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.errors import ConfigurationError
-from celery_poison.procfs import MemoryGroup
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.running import Trials
 from celery_poison.sandbox.trial import Host, Order, Trial

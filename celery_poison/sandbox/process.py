@@ -15,8 +15,8 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_poison import procfs
-from celery_poison.forking import no_fork
+from celery_poison.basics import procfs
+from celery_poison.basics.forking import no_fork
 from celery_poison.sandbox.cell import boxed, take
 from celery_poison.sandbox.nursery import Nursery, pair
 from celery_poison.sandbox.trial import NEVER, Death, Host, Job, Trial, error_of, info_of

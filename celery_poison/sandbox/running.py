@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from celery_poison.procfs import MemoryGroup
+from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.process import Running
 from celery_poison.sandbox.trial import Host, Trial

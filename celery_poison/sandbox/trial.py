@@ -14,7 +14,7 @@ from celery import Celery
 
 from celery_poison import causes
 from celery_poison.causes import Evidence
-from celery_poison.requests import TaskDied, TrialSpoilt
+from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
 #: Makes a forked process ready for one run of a task, given its app, the name of the task, the descriptor of
 #: its worker's lease, and whether the app was loaded anew for it.

@@ -19,8 +19,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any
 
-from celery_poison import procfs
-from celery_poison.procfs import MemoryGroup
+from celery_poison.basics import procfs
+from celery_poison.basics.procfs import MemoryGroup
 
 #: The longest pause between two looks at the cell's memory, and for how long what the kernel did counts as
 #: recent, in seconds.

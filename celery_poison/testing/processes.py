@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 
 from .servers import PATIENCE, Running, wait_until
 

@@ -18,7 +18,6 @@ from celery.utils.log import get_logger
 from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Facts, Verdict, judge
-from celery_poison.destinations import ACTOR
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.headers import MID, VERDICT
 from celery_poison.ledger import Ledger
@@ -27,6 +26,7 @@ from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import original, pack
+from celery_poison.rules.destinations import ACTOR
 from celery_poison.settings import Settings
 from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker

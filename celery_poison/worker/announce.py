@@ -16,14 +16,14 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
+from celery_poison.basics.text import argument, clean, command, count_of, short, some_of, version
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger.fleet import SUSPECTED, Fact, Notice
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.owner import without_secrets
-from celery_poison.requests import acks_end
-from celery_poison.text import argument, clean, command, count_of, short, some_of, version
+from celery_poison.upstream.requests import acks_end
 from celery_poison.worker.threads import EventLoop
 
 logger = get_logger("celery_poison")

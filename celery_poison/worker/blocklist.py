@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from celery import Celery
 from celery.utils.log import get_logger
 
-from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.policy import Policy
@@ -28,6 +27,7 @@ from celery_poison.quarantine.arguments import (
     is_readable,
     same_calls,
 )
+from celery_poison.rules.blocks import Kind, Rule, read_rules
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import call_in_real_thread
 

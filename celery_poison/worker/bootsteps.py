@@ -15,13 +15,13 @@ from celery.apps.worker import Worker as Program
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from celery_poison import hooks
-from celery_poison import inspecting as inspecting  # registers what `celery inspect` may ask
+from celery_poison.basics.forking import real_thread_starter
 from celery_poison.errors import ConfigurationError, PoisonError
-from celery_poison.forking import real_thread_starter
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.nursery import Nursery, unshareable
 from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.upstream import hooks
+from celery_poison.worker import inspecting as inspecting  # registers what `celery inspect` may ask
 from celery_poison.worker.body import surround
 from celery_poison.worker.combining import combine
 from celery_poison.worker.ends import Ends, goes_without

@@ -21,17 +21,18 @@ from celery.app.task import Task
 from celery.app.trace import fast_trace_task, setup_worker_optimizations, trace_task_ret
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
+from celery_poison.basics.forking import real_thread_starter
 from celery_poison.causes import Evidence
 from celery_poison.decide import End, Failing
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
-from celery_poison.failures import Failure, carried_after, failure_of
-from celery_poison.forking import real_thread_starter
 from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Start
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.policy import Overrides
-from celery_poison.requests import (
+from celery_poison.rules.failures import Failure, carried_after, failure_of
+from celery_poison.task import attempts
+from celery_poison.upstream.requests import (
     MemoryExhausted,
     NeverBegan,
     StaleCompletion,
@@ -39,7 +40,6 @@ from celery_poison.requests import (
     of_the_tracer,
     read_end,
 )
-from celery_poison.task import attempts
 from celery_poison.worker import crash_reports
 from celery_poison.worker.body import surround
 from celery_poison.worker.durable import open_durable

@@ -12,8 +12,8 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.durability import PATIENCE, Means, WaitingWriter, find_means
 from celery_poison.ledger.writer import Writer, command
-from celery_poison.requests import NeverBegan
 from celery_poison.settings import Settings
+from celery_poison.upstream.requests import NeverBegan
 
 logger = get_logger("celery_poison")
 

@@ -22,7 +22,6 @@ from celery import states
 from celery.app.task import Task
 from celery.utils.log import get_logger
 
-from celery_poison import hooks
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
 from celery_poison.headers import MARK
 from celery_poison.ledger import Ledger
@@ -32,7 +31,8 @@ from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.producer.capture import Outgoing, captured, reported
-from celery_poison.requests import StaleCompletion, WaitsForKey
+from celery_poison.upstream import hooks
+from celery_poison.upstream.requests import StaleCompletion, WaitsForKey
 from celery_poison.worker.recorder import Recorder, Ticket
 
 logger = get_logger("celery_poison")

@@ -16,13 +16,13 @@ from typing import Any
 from celery import Celery
 from celery.worker.state import active_requests
 
+from celery_poison.basics.forking import no_fork
+from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
-from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
-from celery_poison.procfs import MemoryGroup
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.health import Health

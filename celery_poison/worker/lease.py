@@ -14,7 +14,7 @@ import struct
 import time
 from uuid import uuid4
 
-from celery_poison.forking import no_fork
+from celery_poison.basics.forking import no_fork
 from celery_poison.ledger.connection import ANSWER_TIMEOUT
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.writer import Writer, command

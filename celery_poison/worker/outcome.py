@@ -21,15 +21,15 @@ from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict
 from celery_poison.errors import StaleDelivery
-from celery_poison.failures import Failure
 from celery_poison.headers import known_as
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Limits, Start
 from celery_poison.quarantine.stored import original, pack
-from celery_poison.requests import success_was_stored
+from celery_poison.rules.failures import Failure
 from celery_poison.settings import Settings
+from celery_poison.upstream.requests import success_was_stored
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight

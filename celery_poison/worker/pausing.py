@@ -4,8 +4,8 @@ Celery's own means: what ``celery control cancel_consumer`` and ``add_consumer``
 those to be consumed from is not consumed after a lost connection either, nor by a worker that starts.
 
 A person pauses. This worker suspends a queue whose tasks fail, and resumes it (WAS-6), as
-:mod:`celery_poison.suspension` decides. A suspension is on record before anything stops, so that not too many
-workers suspend themselves at a time; while Redis is away none does.
+:mod:`celery_poison.rules.suspension` decides. A suspension is on record before anything stops, so that not
+too many workers suspend themselves at a time; while Redis is away none does.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
+from celery_poison.rules.suspension import FRESH, PROBING, Bounds, Endpoint, Mode, after_run, most_suspended
 from celery_poison.settings import Settings
-from celery_poison.suspension import FRESH, PROBING, Bounds, Endpoint, Mode, after_run, most_suspended
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.threads import Background, EventLoop

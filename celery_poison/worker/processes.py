@@ -1,7 +1,7 @@
 """The processes that run tasks: hooks into the prefork pool, and how they ended, from themselves.
 
 billiard tells it as text only, and not how much memory they had. Other pools than Celery's AsynPool and
-billiard's Pool have nothing of this, and are left alone. The names are in :mod:`celery_poison.hooks`.
+billiard's Pool have nothing of this, and are left alone. :mod:`celery_poison.upstream.hooks` has the names.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import celery
 from billiard.exceptions import WorkerLostError
 from billiard.pool import Pool
 
-from celery_poison import hooks, procfs
+from celery_poison.basics import procfs
+from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.causes import NATIVE, NEAR, NO_EVIDENCE, Evidence
-from celery_poison.procfs import MemoryGroup
-from celery_poison.requests import TaskDied
 from celery_poison.sandbox.trial import Death
+from celery_poison.upstream import hooks
+from celery_poison.upstream.requests import TaskDied
 from celery_poison.worker.crash_reports import CrashReport, CrashReports
 
 #: Is told of a process that ended: pid, exit code (negative: the signal), and the most memory it had, in kB.

@@ -12,11 +12,10 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.basics.text import clean
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.destinations import Route, route
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, QuarantineFull, StaleDelivery
 from celery_poison.extension import Extensions, within
-from celery_poison.failures import Failure, KeptFailure
 from celery_poison.headers import FAILURES, RELEASE, VERDICT
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import Known
@@ -27,8 +26,9 @@ from celery_poison.quarantine.arguments import arguments, fingerprint_of, finger
 from celery_poison.quarantine.discarding import Room
 from celery_poison.quarantine.spool import Spooled, open_spool
 from celery_poison.quarantine.stored import Identity, original, stored_fields
+from celery_poison.rules.destinations import Route, route
+from celery_poison.rules.failures import Failure, KeptFailure
 from celery_poison.settings import Settings
-from celery_poison.text import clean
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.blocklist import Fingerprints
 from celery_poison.worker.health import Refresher

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from celery_poison.failures import last_trouble
 from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import NO_HISTORY, Ended, History, Limits, Phase, Start
 from celery_poison.policy import Policy
+from celery_poison.rules.failures import last_trouble
 from celery_poison.task import Attempt
 from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.recorder import Recorder

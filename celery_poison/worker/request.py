@@ -17,11 +17,11 @@ from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, End, Run, Settlement, disposition
 from celery_poison.extension import tell
-from celery_poison.failures import Failure
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
-from celery_poison.requests import NeverBegan, QuarantineRequested, TrialSpoilt, acks_end, read_end
+from celery_poison.rules.failures import Failure
 from celery_poison.sandbox.trial import info_of
+from celery_poison.upstream.requests import NeverBegan, QuarantineRequested, TrialSpoilt, acks_end, read_end
 from celery_poison.worker.child import KEPT
 from celery_poison.worker.outcome import Case
 from celery_poison.worker.sending import SentRequest, Stage

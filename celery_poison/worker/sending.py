@@ -16,13 +16,13 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 
-from celery_poison.doubts import needs_idle_worker
-from celery_poison.failures import last_trouble
 from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger.policies import Paused
 from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
+from celery_poison.rules.doubts import needs_idle_worker
+from celery_poison.rules.failures import last_trouble
 from celery_poison.sandbox.pool import Cells
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST

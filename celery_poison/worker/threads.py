@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from celery.utils.log import get_logger
 
+from celery_poison.basics.forking import no_fork, real_thread_starter
 from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.forking import no_fork, real_thread_starter
 
 logger = get_logger("celery_poison")
 

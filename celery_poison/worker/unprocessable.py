@@ -21,6 +21,7 @@ from celery.worker import state
 from kombu.asynchronous.timer import to_timestamp
 
 from celery_poison import causes
+from celery_poison.basics.text import clean
 from celery_poison.broker.sealed import ITEM, Sealed
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.headers import OUTBOX
@@ -28,9 +29,8 @@ from celery_poison.model import Phase, Start
 from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.outbox import Outbox
 from celery_poison.quarantine.stored import Identity, identity_of, original, word
-from celery_poison.requests import GARBAGE
 from celery_poison.settings import Settings
-from celery_poison.text import clean
+from celery_poison.upstream.requests import GARBAGE
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.processes import forget_unsent

@@ -11,12 +11,12 @@ from typing import Any
 
 from celery import Celery
 
+from celery_poison.basics.forking import keep_from_forks
 from celery_poison.broker.held import Holdings
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.failover.monitor import Monitor
-from celery_poison.forking import keep_from_forks
 from celery_poison.guard import give_back_acks
 from celery_poison.ledger.connection import ask_once
 from celery_poison.ledger.queries import Queries
@@ -89,19 +89,7 @@ class Worker:
         self._background = Background(self.complain)
         self._announce = Announcer(self.loop)
         self._open_ledger()
-        self._site = Site(
-            app=app,
-            settings=self._settings,
-            ledger=self._ledger,
-            me=self._me,
-            policies=self._policies,
-            loop=self.loop,
-            background=self._background,
-            announce=self._announce,
-            recorder=self._recorder,
-            complain=self.complain,
-            extensions=self._plugin.extensions,
-        )
+        self._site = self._make_site()
         self._pausing = Pausing(
             app, self._ledger, self._me, self._background, self.loop, self._announce, self.complain
         )
@@ -135,6 +123,21 @@ class Worker:
             settings, self._ledger.keys, self._writer, self._me.node, self._policies, self._durable
         )
         self._health = Health(self._app, settings, self._recorder, self.complain)
+
+    def _make_site(self) -> Site:
+        return Site(
+            app=self._app,
+            settings=self._settings,
+            ledger=self._ledger,
+            me=self._me,
+            policies=self._policies,
+            loop=self.loop,
+            background=self._background,
+            announce=self._announce,
+            recorder=self._recorder,
+            complain=self.complain,
+            extensions=self._plugin.extensions,
+        )
 
     def _make_quarantine_writer(self) -> None:
         """What goes by policies and by the block list."""

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 from celery import Celery
 from celery.result import AsyncResult
 
-from celery_poison import Quarantine, procfs
+from celery_poison import Quarantine
+from celery_poison.basics import procfs
 from celery_poison.testing import Supervisor, Worker, wait_until
 from tests import PATIENCE
 from tests.apps.factory import build_app

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from celery_poison.ledger.keys import Keys
 from celery_poison.sandbox.watcher import WATCHER
 from celery_poison.testing import Worker, wait_until

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from tests import PATIENCE
 
 TAG = "POISON_CHAOS_TEST"

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import redis
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from celery_poison.demo.programs import end_marked, private_environment
 from celery_poison.testing import RedisServer, Supervisor, Worker
 from tests.chaos import runs

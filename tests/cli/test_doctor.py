@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from celery_poison import hooks
 from celery_poison.cli import redis_checks as server_checks
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer, wait_until
+from celery_poison.upstream import hooks
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.failover.inbox import SECRET, Inbox

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_poison import guarded
-from celery_poison.destinations import Destination
+from celery_poison.rules.destinations import Destination
 from celery_poison.testing import RedisServer
 from tests.cli.conftest import Console
 from tests.harness.servers import RabbitServer

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from kombu.compression import compress
 
-from celery_poison.blocks import ProposedRule, sheet
 from celery_poison.causes import Evidence
 from celery_poison.cli.celery_command import VERBS
-from celery_poison.failures import Attempt, KeptFailure, earlier_of
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import MessageRecord
+from celery_poison.rules.blocks import ProposedRule, sheet
+from celery_poison.rules.failures import Attempt, KeptFailure, earlier_of
 from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console

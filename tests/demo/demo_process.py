@@ -14,7 +14,7 @@ import termios
 from pathlib import Path
 from threading import Thread
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from tests import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

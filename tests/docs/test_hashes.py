@@ -11,13 +11,13 @@ import pytest
 import redis
 from kombu.message import Message
 
-from celery_poison.destinations import Route
-from celery_poison.failures import KeptFailure
 from celery_poison.headers import EDITED
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import Start
 from celery_poison.quarantine.stored import stored_fields
+from celery_poison.rules.destinations import Route
+from celery_poison.rules.failures import KeptFailure
 from celery_poison.states import Event
 from celery_poison.worker.heartbeat import Payload
 from tests.docs.pages import rows, section, text, words

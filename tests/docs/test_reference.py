@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from celery_poison import causes, decide, headers, inspecting, signals
+from celery_poison import causes, decide, headers, signals
 from celery_poison.decide import Action, End, Facts, judge
 from celery_poison.ledger import Keys, scripts
 from celery_poison.model import Ended, History, Limits, Phase, Start
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.states import State
+from celery_poison.worker import inspecting
 from celery_poison.worker.sending import WAYS, Stage
 from tests.docs import settings_table
 from tests.docs.pages import PACKAGE, PAGES, blocks, edges, rows, section, text, words

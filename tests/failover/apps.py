@@ -9,8 +9,9 @@ from typing import Any
 
 from celery import Celery
 
-from celery_poison import guarded, procfs
-from celery_poison.procfs import MemoryGroup
+from celery_poison import guarded
+from celery_poison.basics import procfs
+from celery_poison.basics.procfs import MemoryGroup
 from tests.apps.handlers import hear_all
 from tests.apps.marks import Marks, marks
 from tests.worker.apps import build as build_more

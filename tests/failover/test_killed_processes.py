@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from tests.failover.crew import Watched, frozen
 
 

@@ -16,8 +16,9 @@ import pytest
 from celery import Celery
 from celery.result import AsyncResult
 
-from celery_poison import install, listening, signals
+from celery_poison import install, signals
 from celery_poison.errors import ConfigurationError
+from celery_poison.failover import listening
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.plugin import plugin_of

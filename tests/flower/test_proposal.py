@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from celery_poison.blocks import ProposedRule, read_rules, sheet
 from celery_poison.ledger import policies
 from celery_poison.plugin import plugin_of
+from celery_poison.rules.blocks import ProposedRule, read_rules, sheet
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN

@@ -11,12 +11,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from celery_poison.failures import KeptFailure
 from celery_poison.flower import incidents
 from celery_poison.flower.choosing import Listing
 from celery_poison.headers import mid_of
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import IN_CELL, Start
+from celery_poison.rules.failures import KeptFailure
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from celery_poison.testing import RedisServer, Supervisor, WaitTimeout, Worker, wait_until
 
 

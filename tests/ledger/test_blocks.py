@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.quarantine import REMEMBER_CONVICTIONS_MS
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
+from celery_poison.rules.blocks import Kind, Rule, read_rules
 
 FP = "0123456789abcdef"
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from celery_poison.blocks import Kind, Proposal, ProposedRule, read_rules, sheet
 from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.scripts import Code
+from celery_poison.rules.blocks import Kind, Proposal, ProposedRule, read_rules, sheet
 
 RULES = [ProposedRule(fingerprint=f"{n:016x}", task="shop.pdf", note="why", caught=n) for n in range(3)]
 POLICY = {"max_crashes": 1, "max_payload_bytes": 100_000_000}

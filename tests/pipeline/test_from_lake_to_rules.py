@@ -16,13 +16,13 @@ import pytest
 pytest.importorskip("duckdb")
 pytest.importorskip("pyspark")
 
-from celery_poison.blocks import read_rules
 from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline import commands, publish
 from celery_poison.pipeline.replay import DEFAULTS, Outcome
 from celery_poison.pipeline.window import Window
+from celery_poison.rules.blocks import read_rules
 from tests.pipeline import tallied
 
 AS_OF = "as of version 41 of the lake, up to now"

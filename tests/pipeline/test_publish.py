@@ -17,7 +17,6 @@ pytest.importorskip("pandas")
 import pyarrow as pa
 from click.testing import CliRunner
 
-from celery_poison.blocks import sheet
 from celery_poison.cli import pipeline as commands
 from celery_poison.cli.standalone import main
 from celery_poison.ledger import Keys, Ledger
@@ -25,6 +24,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline.backtest import GRID
 from celery_poison.pipeline.publish import SOONEST, policy_of, proposals, refusals
 from celery_poison.pipeline.replay import Outcome
+from celery_poison.rules.blocks import sheet
 
 
 def _row(number: int, **more: Any) -> dict[str, Any]:

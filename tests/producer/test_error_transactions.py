@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from celery_poison.blocks import Kind
 from celery_poison.extensions.error_transactions.transactions import for_failed_send
 from celery_poison.producer.capture import Outgoing, captured
+from celery_poison.rules.blocks import Kind
 from tests import sampled
 from tests.producer.kit import Shop
 

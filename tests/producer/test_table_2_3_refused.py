@@ -10,10 +10,10 @@ import redis
 from kombu import Connection, Exchange, Queue
 
 from celery_poison import signals
-from celery_poison.blocks import Kind
 from celery_poison.ledger.outbox import Lane
 from celery_poison.producer.causes import Cause
 from celery_poison.producer.outbox import OutboxDesk
+from celery_poison.rules.blocks import Kind
 from celery_poison.testing import RedisServer
 from tests import sampled
 from tests.producer.kit import Shop, declare_otherwise, tied

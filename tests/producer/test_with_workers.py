@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from celery import chord
 
-from celery_poison.blocks import Kind
 from celery_poison.broker.publish import depth
 from celery_poison.plugin import plugin_of
 from celery_poison.producer import relay
 from celery_poison.producer.outbox import OutboxDesk
+from celery_poison.rules.blocks import Kind
 from celery_poison.testing.servers import wait_until
 from tests import PATIENCE, sampled
 from tests.harness.servers import RabbitServer

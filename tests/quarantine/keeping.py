@@ -12,7 +12,6 @@ from kombu.message import Message
 
 from celery_poison.broker.publish import depth
 from celery_poison.broker.transport import guarded_connection
-from celery_poison.destinations import SYSTEM_ROUTE, Route
 from celery_poison.headers import mid_of
 from celery_poison.ledger import connection
 from celery_poison.model import Start
@@ -20,6 +19,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.arguments import arguments, fingerprint_of
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.stored import original, stored_fields
+from celery_poison.rules.destinations import SYSTEM_ROUTE, Route
 from celery_poison.testing.servers import wait_until
 from tests import PATIENCE
 

@@ -9,13 +9,13 @@ import pytest
 from celery import group
 
 from celery_poison.broker import publish
-from celery_poison.destinations import TOLD, Route
 from celery_poison.errors import IllegalTransition
 from celery_poison.failover.leaving import Outgoing
 from celery_poison.headers import MID, RELEASE, VERDICT
 from celery_poison.ledger import quarantine
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
+from celery_poison.rules.destinations import TOLD, Route
 from celery_poison.testing import wait_until
 from tests import sampled
 from tests.apps.factory import build_app

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from celery_poison.destinations import Route
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.model import Start
 from celery_poison.quarantine.spool import Spool, Spooled, open_spool, spooled_here
+from celery_poison.rules.destinations import Route
 from tests.apps.factory import build_app
 from tests.apps.harness import Fleet
 from tests.failover.forked import DIED, Forked

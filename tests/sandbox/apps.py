@@ -18,7 +18,8 @@ from billiard import current_process
 from celery import Celery, signals
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_poison import guarded, procfs
+from celery_poison import guarded
+from celery_poison.basics import procfs
 from celery_poison.sandbox.watcher import WATCHER
 from tests.apps.factory import build_app
 from tests.apps.marks import Marks, marks

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from celery.result import AsyncResult
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.sandbox.watcher import NURSERY, WATCHER

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from celery_poison.worker.outcome import NEVER_RAN
 from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court

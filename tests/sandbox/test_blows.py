@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
-from celery_poison import procfs
+from celery_poison.basics import procfs
 from celery_poison.sandbox.nursery import pair
 from celery_poison.sandbox.process import MOMENT, OUTLIVE
 from celery_poison.sandbox.watcher import watch

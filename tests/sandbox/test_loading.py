@@ -94,7 +94,8 @@ CELERY_POISON_ACTIVATION_INTERVAL = 1.0
     "shop/tasks.py": """
 import os
 from celery import shared_task
-from celery_poison import guarded, procfs
+from celery_poison import guarded
+from celery_poison.basics import procfs
 
 @guarded
 @shared_task

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.doubts import PROOF, SHARED_DOUBTS, WHOLE
+from celery_poison.rules.doubts import PROOF, SHARED_DOUBTS, WHOLE
 from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court, every_pool_and_broker
 

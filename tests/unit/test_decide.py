@@ -21,8 +21,8 @@ from celery_poison.decide import (
     end_of,
     judge,
 )
-from celery_poison.doubts import PROOF, SHARED_DOUBTS, WHOLE, Blow, needs_idle_worker
 from celery_poison.model import Ended, History, Limits, Phase, Start
+from celery_poison.rules.doubts import PROOF, SHARED_DOUBTS, WHOLE, Blow, needs_idle_worker
 from celery_poison.states import State
 from tests.docs import verdict_table as table
 

@@ -8,9 +8,9 @@ import pytest
 from celery import Celery
 
 from celery_poison import PoisonTask, causes, guarded
-from celery_poison.destinations import SYSTEM_ROUTE, Route, route
 from celery_poison.errors import ConfigurationError
 from celery_poison.policy import Policy
+from celery_poison.rules.destinations import SYSTEM_ROUTE, Route, route
 from celery_poison.settings import Settings
 
 LANE = {"oom": "bigmem", "failures": None, "*": "dead.letters"}

@@ -16,7 +16,9 @@ from celery_poison import Policy, guarded
 from celery_poison.causes import Evidence
 from celery_poison.decide import Failing, failing
 from celery_poison.errors import ConfigurationError
-from celery_poison.failures import (
+from celery_poison.model import NO_HISTORY, History
+from celery_poison.quarantine.arguments import fingerprint_of_failure
+from celery_poison.rules.failures import (
     ATTEMPTS,
     HEADER,
     MESSAGE,
@@ -29,8 +31,6 @@ from celery_poison.failures import (
     failure_of,
     last_trouble,
 )
-from celery_poison.model import NO_HISTORY, History
-from celery_poison.quarantine.arguments import fingerprint_of_failure
 from celery_poison.settings import Settings
 from tests.docs import verdict_table
 

@@ -16,7 +16,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.guard import give_back_acks
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.requests import acks_end
+from celery_poison.upstream.requests import acks_end
 from celery_poison.worker.announce import greet
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from celery_poison import procfs
-from celery_poison.procfs import SCARCE, MemoryGroup
+from celery_poison.basics import procfs
+from celery_poison.basics.procfs import SCARCE, MemoryGroup
 from celery_poison.sandbox.watcher import FLOOR, LOOK, NEAR, RECENT, Memory, Step, step_of, why_of
 
 MIB = 1 << 20

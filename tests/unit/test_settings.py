@@ -12,8 +12,8 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.connection import open_redis
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
+from celery_poison.rules.values import receivers_of
 from celery_poison.settings import Settings
-from celery_poison.values import receivers_of
 
 
 def test_the_defaults_are_the_ones_of_the_contract() -> None:

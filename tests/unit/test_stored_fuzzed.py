@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celery_poison.blocks import Proposal, read_rules
 from celery_poison.causes import Evidence
 from celery_poison.ledger.policies import read_pauses
 from celery_poison.ledger.quarantine import Wish
@@ -26,6 +25,7 @@ from celery_poison.quarantine.given_up import fields_of_line as fields_of
 from celery_poison.quarantine.search import BadFilter, Filter
 from celery_poison.quarantine.spool import Spool, Spooled
 from celery_poison.quarantine.story import sentence
+from celery_poison.rules.blocks import Proposal, read_rules
 from tests.docs.pages import rows, section, text, words
 
 fuzzed = settings(

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from celery_poison import causes
-from celery_poison.text import between, command, count_of, short, some_of, span, when
+from celery_poison.basics.text import between, command, count_of, short, some_of, span, when
 
 ID = "0b6d1a0c-4f0e-4d0a-9f5e-6c1f3a1f2b11"
 

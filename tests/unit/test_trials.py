@@ -9,12 +9,12 @@ from typing import Any
 from billiard.exceptions import Terminated, TimeLimitExceeded
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.requests import TaskDied, TrialSpoilt
 from celery_poison.sandbox.cell import boxed
 from celery_poison.sandbox.nursery import Nursery, pair
 from celery_poison.sandbox.process import Running
 from celery_poison.sandbox.running import Trials
 from celery_poison.sandbox.trial import NEVER, Death, Trial, error_of
+from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
 KILLED = Death(-9)
 

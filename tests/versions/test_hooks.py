@@ -14,10 +14,11 @@ from celery import Celery
 from kombu.transport import pyamqp, redis
 
 import celery_poison
-from celery_poison import PoisonTask, guard, guarded, hooks
+from celery_poison import PoisonTask, guard, guarded
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError
-from celery_poison.hooks import HOOKS, Misfit, Part
+from celery_poison.upstream import hooks
+from celery_poison.upstream.hooks import HOOKS, Misfit, Part
 from celery_poison.worker import bootsteps
 
 PACKAGE = Path(celery_poison.__file__).parent

@@ -11,8 +11,8 @@ import pytest
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.durability import EVERYSEC, REPLICA, find_means
 from celery_poison.ledger.writer import Writer, command
-from celery_poison.requests import NeverBegan
 from celery_poison.testing import RedisServer, wait_until
+from celery_poison.upstream.requests import NeverBegan
 from celery_poison.worker.durable import Durable
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from celery_poison import forking
+from celery_poison.basics import forking
 from tests import PATIENCE
 
 

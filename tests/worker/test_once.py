@@ -16,7 +16,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.requests import WaitsForKey
+from celery_poison.upstream.requests import WaitsForKey
 from celery_poison.worker.effects import digest_of, once_per_key
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew

@@ -17,7 +17,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import script
 from celery_poison.model import Start
 from celery_poison.policy import Policy
-from celery_poison.requests import StaleCompletion
+from celery_poison.upstream.requests import StaleCompletion
 from celery_poison.worker.effects import Tied
 
 MID = "m1"

@@ -6,15 +6,14 @@ the recorder of its process has left the message in the ledger (``worker/recorde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from celery_poison import causes
 from celery_poison.decide import End, Run
-from celery_poison.extension import Extension, Host, Round, Site
+from celery_poison.extension import Around, Extension, Host, Round, Stored
 from celery_poison.extensions.error_transactions.transactions import (
     ErrorTransactions,
     for_failed_send,
@@ -67,20 +66,14 @@ class Starts(Extension):
 
     def quarantining(
         self, ledger: Ledger, message: Any, mid: str, start: Start, cause: str, reason: str
-    ) -> AbstractContextManager[None]:
+    ) -> Around:
         told = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)
         return self.on(ledger).owing(Report.about(Kind.QUARANTINE, told, cause, reason, token=start.token))
 
-    def discarding(
-        self,
-        ledger: Ledger,
-        record: MessageRecord,
-        stored: Callable[[str], Mapping[str, bytes]],
-        reason: str,
-    ) -> AbstractContextManager[None]:
+    def discarding(self, ledger: Ledger, record: MessageRecord, stored: Stored, reason: str) -> Around:
         return self.on(ledger).discarding(record, stored, reason)
 
-    def ended(self, site: Site, request: Any, run: Run, error: BaseException) -> None:
+    def ended(self, site: Any, request: Any, run: Run, error: BaseException) -> None:
         if run.end not in _TOLD or run.observed:
             return
         kind, cause = _TOLD[run.end]

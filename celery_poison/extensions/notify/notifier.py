@@ -21,18 +21,18 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
+from celery_poison.basics.forking import no_fork
+from celery_poison.basics.text import argument, clean, command, count_of, short
 from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.failover.aside import Aside
-from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, MessageRecord
 from celery_poison.quarantine.finding import Finder
 from celery_poison.quarantine.search import By, Group
+from celery_poison.rules.values import receivers_of
 from celery_poison.settings import Settings
-from celery_poison.text import argument, clean, command, count_of, short
-from celery_poison.values import receivers_of
 
 logger = get_logger("celery_poison")
 

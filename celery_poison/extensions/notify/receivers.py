@@ -68,7 +68,7 @@ class Receiver:
             raise NotDelivered(said.decode("utf-8", "replace").strip() or f"exit status {status}")
 
     def _run(self, words: Sequence[str], told: bytes) -> tuple[int, bytes]:
-        from celery_poison.forking import no_fork  # not at the top: a receiver's process does without
+        from celery_poison.basics.forking import no_fork  # not at the top: a receiver's process does without
 
         # No pipes: a pool process that is forked meanwhile would hold their ends open.
         with _file() as stdin, _file() as said:

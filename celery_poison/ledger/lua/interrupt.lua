@@ -11,7 +11,7 @@
 -- ARGV[5] incident
 -- ARGV[6] failure  1 when it counts as a failure (its worker fell silent and nobody knows why)
 -- ARGV[7] fence    of the monitor that tells it, '' when its own worker does
--- ARGV[8] doubt    what the end of its worker weighs, when it was on trial, see doubts.py
+-- ARGV[8] doubt    what the end of its worker weighs, when it was on trial, see rules/doubts.py
 -- ARGV[9] known    what else is known, see _journal.lua
 -- ARGV[10] died_at  of a worker: its last sign of life; '' when the start's own worker tells it
 -- ARGV[11] spoilt  1 when nobody from outside has a share in that

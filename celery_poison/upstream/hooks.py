@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from celery.utils.imports import symbol_by_name
 
-from celery_poison.text import version
+from celery_poison.basics.text import version
 
 #: From which version of each to which this was read and tried (docs/versions.md).
 READ: Mapping[str, tuple[str, str]] = {

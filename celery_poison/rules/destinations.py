@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from celery_poison import causes
+from celery_poison.basics.text import clean
 from celery_poison.model import MessageRecord
-from celery_poison.text import clean
 
 #: The quarantine in the ledger; and in a mapping: every cause that is not named.
 SYSTEM: Final = "system"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery_poison.destinations import is_cause
+from celery_poison.rules.destinations import is_cause
 
 #: How the URL of a ledger may begin; Valkey is spoken to as Redis is.
 REDIS_SCHEMES = (

@@ -1,0 +1,1 @@
+"""Rules without a store and without Celery: what blocks, where poison goes, what a doubt weighs."""
