@@ -14,7 +14,7 @@ from celery.utils.dispatch import Signal
 from celery_poison.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from celery_poison.failover.listening import Listener
+    from celery_poison.ledger.listening import Listener
 
 _MESSAGE = {"message"}
 _WORKER = {"worker", "incident"}
@@ -61,7 +61,7 @@ def listen(app: Celery) -> Listener:
         ConfigurationError: celery_poison is not installed on ``app``, or its ledger's URL is wrong.
     """
     # Here: those who do not ask for it pay nothing.
-    from celery_poison.failover.listening import Listener
+    from celery_poison.ledger.listening import Listener
 
     plugin = vars(app).get("_poison")
     if plugin is None:

@@ -8,7 +8,7 @@ in the ledger after a moment, and its delivery is acknowledged (TP1-8).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,26 +20,22 @@ from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Facts, Verdict, judge
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.headers import MID, VERDICT
-from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import MessageState
 from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
-from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import original, pack
 from celery_poison.rules.destinations import ACTOR
-from celery_poison.settings import Settings
 from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import Delivery, home_of, needs_care, note_delivery, settle_identity
-from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.resync import Resync
-from celery_poison.worker.threads import Background, EventLoop, Retry
+from celery_poison.worker.site import Site
+from celery_poison.worker.threads import Retry
 
 logger = get_logger("celery_poison")
 
@@ -58,25 +54,24 @@ class Admission:
 
     Attributes:
         handler: Celery's own ``on_task_received``.
-        policies: task name -> (policy, whether it diverts).
     """
 
+    site: Site
     handler: Callable[[Any], Any]
-    loop: EventLoop
-    background: Background
-    ledger: Ledger
-    settings: Settings
-    me: Incarnation
-    policies: Mapping[str, tuple[Policy, bool]]
     inflight: InFlight
     pauses: Paused
     checker: Checker
     resync: Resync
-    recorder: Recorder
     quarantine_writer: QuarantineWriter
     outcomes: Outcomes
     broadcasts: Broadcasts
-    complain: Callable[[Exception], object]
+
+    def __post_init__(self) -> None:
+        # Its own, since every message asks for some of them.
+        site = self.site
+        self.loop, self.background, self.ledger = site.loop, site.background, site.ledger
+        self.settings, self.me, self.policies = site.settings, site.me, site.policies
+        self.recorder, self.complain = site.recorder, site.complain
 
     def __call__(self, message: Any) -> Any:
         try:

@@ -16,17 +16,17 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.fleet import take_notices
 from celery_poison.plugin import Plugin
-from celery_poison.policy import Policy
 from celery_poison.quarantine.owner import identity_of, server_of
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
-from celery_poison.worker.announce import Announcer, Complaints
+from celery_poison.worker.announce import Complaints
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.durable import Durable
 from celery_poison.worker.handing_over import look_for_wanted
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.recorder import Recorder
-from celery_poison.worker.threads import EventLoop, Retry
+from celery_poison.worker.site import Site
+from celery_poison.worker.threads import Retry
 
 logger = get_logger("celery_poison")
 
@@ -105,20 +105,13 @@ class Refresher:
 
     While the ledger is away nothing is asked: the heartbeat finds out when it is back, and nobody else
     need wait for it too.
-
-    Args:
-        policies: task name -> (policy, whether it diverts); updated in place.
     """
 
+    site: Site
     plugin: Plugin
-    ledger: Ledger
     health: Health
-    _policies: dict[str, tuple[Policy, bool]]
     checker: Checker
     pausing: Pausing
-    announce: Announcer
-    loop: EventLoop
-    complain: Complaints
 
     def __post_init__(self) -> None:
         self._version = self.plugin.policy_overrides.version
@@ -128,14 +121,14 @@ class Refresher:
         if not self.health.is_up:
             return
         try:
-            self.plugin.refresh_policies(self.ledger)
+            self.plugin.refresh_policies(self.site.ledger)
             version = self.plugin.policy_overrides.version
             if version != self._version:
-                self._policies.update(self.plugin.policies)
+                self.site.policies.update(self.plugin.policies)
                 self._version = version
                 logger.info("celery_poison: policies of version %d are in force", version)
         except Exception as error:
-            self.complain(error)
+            self.site.complain(error)
 
     def blocks(self) -> None:
         """Put changes of the block list into force here (NEW-3)."""
@@ -144,7 +137,7 @@ class Refresher:
         try:
             self.checker.refresh()
         except Exception as error:
-            self.complain(error)
+            self.site.complain(error)
 
     def pauses(self) -> None:
         """Stop consuming what somebody paused, and go on with what was resumed."""
@@ -155,7 +148,7 @@ class Refresher:
             if self.health.is_up:
                 self.pausing.refresh()
         except Exception as error:
-            self.complain(error)
+            self.site.complain(error)
 
     def go_on(self) -> None:
         """Refresh everything, now and in each heartbeat interval (in the background thread)."""
@@ -164,10 +157,10 @@ class Refresher:
         self.pauses()
         try:
             if self.health.is_up and not self.plugin.settings.observe_only:
-                look_for_wanted(self.ledger, self.loop)
-            if self.health.is_up and self.announce.is_heard:  # else nobody is there to tell
-                for news in take_notices(self.ledger):
-                    self.loop.call_in_loop(partial(self.announce.news, news))
+                look_for_wanted(self.site.ledger, self.site.loop)
+            if self.health.is_up and self.site.announce.is_heard:  # else nobody is there to tell
+                for news in take_notices(self.site.ledger):
+                    self.site.loop.call_in_loop(partial(self.site.announce.news, news))
         except Exception as error:
-            self.complain(error)
+            self.site.complain(error)
         raise Retry(self.plugin.settings.heartbeat_interval)

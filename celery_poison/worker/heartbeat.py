@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from celery import Celery
 from celery.worker.state import active_requests
 
 from celery_poison.basics.forking import no_fork
@@ -24,14 +23,14 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import PoolFacts
-from celery_poison.worker.announce import Complaints
 from celery_poison.worker.health import Health
 from celery_poison.worker.inflight import DeferredCleanup
-from celery_poison.worker.lease import Incarnation, Lease, clock
+from celery_poison.worker.lease import Lease, clock
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.rejoin import Rejoin
-from celery_poison.worker.threads import EventLoop, start_real_thread
+from celery_poison.worker.site import Site
+from celery_poison.worker.threads import start_real_thread
 
 #: Seconds after which a shutdown is told at the latest.
 TICK = 0.5
@@ -66,31 +65,28 @@ class Shutdown:
 class Payload:
     """The facts about one worker that stand in its ``worker`` hash.
 
-    Args:
-        complain: is told of an error here; a heartbeat does without that fact then.
+    An error here is complained of, and the heartbeat does without that fact then.
     """
 
     def __init__(
         self,
-        app: Celery,
-        me: Incarnation,
+        *,
+        site: Site,
         pool: PoolFacts,
         shutdown: Shutdown,
-        loop: EventLoop,
         pausing: Pausing,
         rejoin: Rejoin,
         deferred_cleanup: DeferredCleanup,
-        complain: Complaints,
     ) -> None:
-        plugin = plugin_of(app)
-        self._app = app
+        plugin, me = plugin_of(site.app), site.me
+        self._app = site.app
         self._slots = pool.slots
         self._shutdown = shutdown
-        self._loop = loop
+        self._loop = site.loop
         self._pausing = pausing
         self._rejoin = rejoin
         self._deferred_cleanup = deferred_cleanup
-        self._complain = complain
+        self._complain = site.complain
         self._group = MemoryGroup()
         self._heard_at = time.monotonic()
         self._fixed: dict[str, str | int] = {
@@ -190,19 +186,16 @@ class Heartbeat:
 
     Args:
         ledger: with a client of its own.
-        interval: seconds.
     """
 
+    site: Site
     ledger: Ledger
-    me: Incarnation
     payload: Payload
     shutdown: Shutdown
     health: Health
     lease: Lease
     rejoin: Rejoin
     exits: Exits
-    complain: Callable[[Exception], object]
-    interval: float
     _first = True
     _due = 0.0
     _run_id = ""
@@ -211,7 +204,7 @@ class Heartbeat:
     _started = _has_ended = False
 
     def __post_init__(self) -> None:
-        self._writer = Writer(self.ledger.client, self.ledger.keys.channel(self.me.worker))
+        self._writer = Writer(self.ledger.client, self.ledger.keys.channel(self.site.me.worker))
 
     def identity(self) -> tuple[str, str]:
         """Return the name under which this worker's monitor competes, and the Redis where it is subscribed.
@@ -219,7 +212,7 @@ class Heartbeat:
         The name stays the same when the worker rejoins, as its connections do. The run id is empty while it
         is subscribed nowhere.
         """
-        return self.me.first_worker, self._run_id
+        return self.site.me.first_worker, self._run_id
 
     def start(self) -> None:
         if not self._started:
@@ -235,7 +228,7 @@ class Heartbeat:
             try:
                 self._live()
             except Exception as error:  # without this thread the worker would be taken for dead
-                self.complain(error)
+                self.site.complain(error)
                 time.sleep(TICK)
         self._writer.close()
         self.ledger.disconnect()
@@ -270,7 +263,7 @@ class Heartbeat:
         self.lease.asked()
         try:
             self.health.ensure_enrolled(self.ledger)
-            self.ledger.beat(self.me.worker, self.payload.now(), first=self._first, run_id=run_id)
+            self.ledger.beat(self.site.me.worker, self.payload.now(), first=self._first, run_id=run_id)
         except Fenced:
             self._first = True
             if not self.shutdown.is_over:
@@ -278,7 +271,7 @@ class Heartbeat:
                 self.beat()
             return
         except (LedgerUnavailable, ConfigurationError) as error:
-            self.complain(error)
+            self.site.complain(error)
             self.health.is_up = False
             self.lease.unknown()
         else:
@@ -286,4 +279,4 @@ class Heartbeat:
             self._sent_stopping, self._sent_run_id = stopping, run_id
             self.health.is_up = True
             self.lease.confirmed(began)
-        self._due = began + self.interval
+        self._due = began + self.site.settings.heartbeat_interval

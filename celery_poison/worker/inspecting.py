@@ -29,7 +29,7 @@ def poison_status(state: Any, **_: Any) -> Any:
     told = ours.heartbeat.payload.now()
     return {
         **{name: value for name, value in told.items() if name != "vitals"},
-        "worker": ours.heartbeat.me.worker,
+        "worker": ours.heartbeat.site.me.worker,
         "watches": ours.monitor.is_active,
         "policy_version": plugin.policy_overrides.version,
     }

@@ -22,23 +22,21 @@ from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict
 from celery_poison.errors import StaleDelivery
 from celery_poison.headers import known_as
-from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Limits, Start
 from celery_poison.quarantine.stored import original, pack
 from celery_poison.rules.failures import Failure
-from celery_poison.settings import Settings
 from celery_poison.upstream.requests import success_was_stored
-from celery_poison.worker.announce import Announcer
 from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight
-from celery_poison.worker.lease import Incarnation, Lease, rejoins_before
+from celery_poison.worker.lease import Lease, rejoins_before
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import Delivery
-from celery_poison.worker.recorder import Recorder, Ticket
+from celery_poison.worker.recorder import Ticket
 from celery_poison.worker.resync import Resync
-from celery_poison.worker.threads import Background, EventLoop, Retry
+from celery_poison.worker.site import Site
+from celery_poison.worker.threads import Retry
 
 logger = get_logger("celery_poison")
 
@@ -79,20 +77,17 @@ class Outcomes:
         is_unblocked: whether the rule was taken back that kept a request from the pool.
     """
 
-    me: Incarnation
-    settings: Settings
-    ledger: Ledger
+    site: Site
     lease: Lease
-    recorder: Recorder
-    background: Background
-    loop: EventLoop
     deferred_cleanup: DeferredCleanup
     resync: Resync
     inflight: InFlight
     quarantine_writer: QuarantineWriter
-    announce: Announcer
     shutdown: Shutdown
     is_unblocked: Callable[[Any], bool] = lambda request: False
+
+    def __post_init__(self) -> None:
+        self._me = self.site.me  # asked at each acknowledgement
 
     # --- somebody or something is to blame -----------------------------------------------------
 
@@ -100,14 +95,14 @@ class Outcomes:
         """Record what becomes of a message; then tell its request, if that holds the message until then."""
         if case.what.holds:
             self.inflight.undecided.add(case.request)
-            self.background.do(partial(self._decide, case))
+            self.site.background.do(partial(self._decide, case))
         else:
             # Nobody waits for it: it is written down if the ledger is there.
-            self.background.do(partial(self._note, case), lambda: False)
+            self.site.background.do(partial(self._note, case), lambda: False)
 
     def left_to_its_owner(self, request: Any) -> None:
         """A run ended whose message was put back already, and may run elsewhere."""
-        self.background.do(partial(self._counts_still, request, lost=True))
+        self.site.background.do(partial(self._counts_still, request, lost=True))
 
     def _decide(self, case: Case) -> None:
         request, start, what = case.request, case.start, case.what
@@ -142,13 +137,13 @@ class Outcomes:
 
     def _judge(self, case: Case, recorded: RecordedEnd) -> None:
         start = case.start
-        limits = Limits(start.max_crashes, start.max_failures, trials=self.settings.has_trials)
+        limits = Limits(start.max_crashes, start.max_failures, trials=self.site.settings.has_trials)
         verdict = convict(recorded.history, limits, gate_closed=recorded.gate_closed)
         if verdict is not None:
             # At once: nobody may consume its queue soon (WAS-7).
             self._keep(case, verdict.cause, verdict.reason)
         elif case.what.settlement is Settlement.ROLL_BACK:
-            grown = pause_before(recorded.history.failures, self.settings.rollback_pause)
+            grown = pause_before(recorded.history.failures, self.site.settings.rollback_pause)
             self._put_back_after(case, getattr(case.error, "countdown", 0.0) or grown)
         else:
             self._tell(case, partial(self._try_again, case, recorded.history.crashes))
@@ -157,7 +152,7 @@ class Outcomes:
         """Return the seconds before an interrupted message goes back: what Celery failed would fail again."""
         if case.what.cause != causes.NOT_REACHED:
             return 0.0
-        pause = self.settings.activation_interval
+        pause = self.site.settings.activation_interval
         name = case.request.humaninfo()
         logger.warning("celery_poison: %s did not begin, and goes back in %g s: %s", name, pause, case.error)
         return pause
@@ -166,25 +161,25 @@ class Outcomes:
         """Put it back when its time has come; others use its prefetch credit meanwhile."""
         if seconds <= 0:
             return self._tell(case, case.request.put_back_now)
-        due, epoch = time.monotonic() + seconds, self.loop.epoch
-        self.loop.call_in_loop(partial(self._lend_credit, epoch, back=False))
+        due, epoch = time.monotonic() + seconds, self.site.loop.epoch
+        self.site.loop.call_in_loop(partial(self._lend_credit, epoch, back=False))
 
         def wait() -> None:
             if (left := due - time.monotonic()) > 0:
                 raise Retry(left)
-            self.loop.call_in_loop(partial(self._lend_credit, epoch, back=True))
+            self.site.loop.call_in_loop(partial(self._lend_credit, epoch, back=True))
             self._tell(case, case.request.put_back_now)
 
-        self.background.do(wait)
+        self.site.background.do(wait)
 
     def _lend_credit(self, epoch: int, *, back: bool) -> None:
-        if epoch == self.loop.epoch:  # else the credits are counted anew
+        if epoch == self.site.loop.epoch:  # else the credits are counted anew
             with suppress(AttributeError):  # a consumer without it
-                qos = self.loop.consumer.qos
+                qos = self.site.loop.consumer.qos
                 (qos.decrement_eventually if back else qos.increment_eventually)()
 
     def _try_again(self, case: Case, crashes: int) -> None:
-        self.announce.candidate(case.start.id, case.start.task, case.what.cause, crashes)
+        self.site.announce.candidate(case.start.id, case.start.task, case.what.cause, crashes)
         case.request.try_again(case.error)
 
     def _keep(self, case: Case, cause: str, reason: str) -> None:
@@ -206,7 +201,7 @@ class Outcomes:
         request, effect = case.request, getattr(case.error, "effect", "")
         parcel = pack(original(request.message))
         try:
-            self.ledger.await_effect(request.mid, case.start, effect, parcel)
+            self.site.ledger.await_effect(request.mid, case.start, effect, parcel)
         except StaleDelivery:
             return self._tell(case, request.put_back_now)
         logger.info("celery_poison: %s waits for its idempotency key", request.humaninfo())
@@ -221,7 +216,7 @@ class Outcomes:
             self.inflight.undecided.discard(case.request)
             call()
 
-        self.loop.call_in_loop(tell)
+        self.site.loop.call_in_loop(tell)
 
     def _note(self, case: Case) -> None:
         """Write down what would become of a message; Celery settles it."""
@@ -241,14 +236,16 @@ class Outcomes:
         start, what, mid = case.start, case.what, case.request.mid
         known = self.quarantine_writer.journal_fields(case.request.message, start.task, case.evidence)
         if what.settlement is Settlement.ROLL_BACK:
-            return self.ledger.rollback(mid, start, cause=what.cause, known=known)
+            return self.site.ledger.rollback(mid, start, cause=what.cause, known=known)
         if what.settlement is Settlement.STRIKE:
             failure = what.failure and bool(start.diverts)
-            return self.ledger.crash(mid, start, cause=what.cause, shared=False, failure=failure, known=known)
+            return self.site.ledger.crash(
+                mid, start, cause=what.cause, shared=False, failure=failure, known=known
+            )
         cause, failure = what.cause, what.failure
         if self.shutdown.is_begun:
             cause, failure = causes.SHUTDOWN, False
-        finished = self.ledger.interrupt(mid, start, cause=cause, failure=failure, known=known)
+        finished = self.site.ledger.interrupt(mid, start, cause=cause, failure=failure, known=known)
         return RecordedEnd(NO_HISTORY, finished=finished)
 
     # --- nobody is to blame --------------------------------------------------------------------
@@ -261,23 +258,23 @@ class Outcomes:
             copy: a copy of the message comes, or may: it is recognised by this start.
         """
         end = Acknowledged(0.0, ticket.mid, ticket.token, known_as(request.id), request.type)
-        if rejoins_before(ticket.token) < self.me.rejoins:
-            keep_for = FOR_A_COPY if copy else self.settings.activation_interval
+        if rejoins_before(ticket.token) < self._me.rejoins:
+            keep_for = FOR_A_COPY if copy else self.site.settings.activation_interval
             self.deferred_cleanup.keep([end], keep_for)  # nobody recovers this former life any more
 
             def ended_in_a_former_life() -> None:
                 if self._counts_still(request) and _has_history(request):
-                    self.ledger.acquit(request.mid, request.start(), final=final, copy=True)
+                    self.site.ledger.acquit(request.mid, request.start(), final=final, copy=True)
 
-            return self.background.do(ended_in_a_former_life)
+            return self.site.background.do(ended_in_a_former_life)
         if copy:
             self.resync.keep(end)
         else:  # a little later, since the acknowledgement may be lost with its connection
             self.deferred_cleanup.add(ticket.mid, ticket.token, known_as(request.id), request.type)
         if _has_history(request):
-            over = time.monotonic() + 3 * self.settings.activation_interval
+            over = time.monotonic() + 3 * self.site.settings.activation_interval
             acquittal = ticket.mid, request.start(), final
-            self.background.do_together(self._acquit, (acquittal, request.poison.overtaken, over))
+            self.site.background.do_together(self._acquit, (acquittal, request.poison.overtaken, over))
 
     def _acquit(
         self, ended: Sequence[tuple[tuple[str, Start, bool], tuple[str, bytes] | None, float]]
@@ -289,24 +286,26 @@ class Outcomes:
         waits = [
             overtaken is not None
             and time.monotonic() < over
-            and Queries(self.ledger).entry(overtaken[0]) == overtaken[1]
+            and Queries(self.site.ledger).entry(overtaken[0]) == overtaken[1]
             for _, overtaken, over in ended
         ]
         ready = [acquittal for (acquittal, _, _), waiting in zip(ended, waits, strict=True) if not waiting]
-        for (_, start, _), was_flagged in zip(ready, self.ledger.acquit_many(ready, copy=True), strict=True):
+        for (_, start, _), was_flagged in zip(
+            ready, self.site.ledger.acquit_many(ready, copy=True), strict=True
+        ):
             if was_flagged:
-                self.announce.acquitted(start.id, start.task)
+                self.site.announce.acquitted(start.id, start.task)
         return [Retry(PAUSE) if waiting else None for waiting in waits]
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""
-        self.background.do(partial(self.interrupt, mid, start))
+        self.site.background.do(partial(self.interrupt, mid, start))
 
     def interrupt(self, mid: str, start: Start) -> bool:
         """The same at once, by the caller's own thread; return whether the start had ended after all."""
         with suppress(StaleDelivery):
-            known = {"release": self.settings.release}
-            return self.ledger.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
+            known = {"release": self.site.settings.release}
+            return self.site.ledger.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
         return False
 
     def take_back_all(self) -> None:
@@ -315,10 +314,10 @@ class Outcomes:
         Raises:
             LedgerUnavailable: Redis is away.
         """
-        for mid, start, _ in Queries(self.ledger).running():
-            if start.worker == self.me.worker and self.interrupt(mid, start):
+        for mid, start, _ in Queries(self.site.ledger).running():
+            if start.worker == self.site.me.worker and self.interrupt(mid, start):
                 # Its end was not heard of here, and its message goes back: the copy is recognised by it.
-                self.ledger.acquit(mid, start, final=True, copy=True)
+                self.site.ledger.acquit(mid, start, final=True, copy=True)
 
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
@@ -326,8 +325,8 @@ class Outcomes:
         if put_back:
             self.interrupted(delivery.mid, delivery.start)
         else:
-            ends = partial(self.ledger.acquit, delivery.mid, delivery.start, final=True, why=NEVER_RAN)
-            self.background.do(ends)
+            ends = partial(self.site.ledger.acquit, delivery.mid, delivery.start, final=True, why=NEVER_RAN)
+            self.site.background.do(ends)
 
     # --- it may belong to others by now (EMS-8): waits for Redis, in the background thread -----------------
 
@@ -336,7 +335,7 @@ class Outcomes:
         if not self.lease.is_doubtful(start.token):
             return True
         try:
-            self.ledger.reclaim(mid, start)
+            self.site.ledger.reclaim(mid, start)
         except StaleDelivery:
             return False
         return True
@@ -348,9 +347,9 @@ class Outcomes:
             lost: it is known to have lost its message, which may have ended elsewhere by now.
         """
         start = request.start()
-        start = start._replace(worker=self.recorder.worker_of(start.token))
+        start = start._replace(worker=self.site.recorder.worker_of(start.token))
         try:
-            self.ledger.survived(request.mid, start.token, start.id, start if lost else None)
+            self.site.ledger.survived(request.mid, start.token, start.id, start if lost else None)
         except StaleDelivery as error:
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
             return False

@@ -18,7 +18,6 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from celery import Celery
 from celery.utils.log import get_logger
 from celery.worker import state
 from kombu import Queue
@@ -26,15 +25,10 @@ from kombu import Queue
 from celery_poison import signals
 from celery_poison.broker.unacked import number_of
 from celery_poison.decide import End
-from celery_poison.ledger import Ledger
 from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
-from celery_poison.plugin import plugin_of
 from celery_poison.rules.suspension import FRESH, PROBING, Bounds, Endpoint, Mode, after_run, most_suspended
-from celery_poison.settings import Settings
-from celery_poison.worker.announce import Announcer
-from celery_poison.worker.lease import Incarnation
-from celery_poison.worker.threads import Background, EventLoop
+from celery_poison.worker.site import Site
 
 logger = get_logger("celery_poison")
 
@@ -50,12 +44,7 @@ class Endpoints:
         changed: called when the worker has to consume another set of queues.
     """
 
-    settings: Settings
-    ledger: Ledger
-    me: Incarnation
-    background: Background
-    loop: EventLoop
-    announce: Announcer
+    site: Site
     changed: Callable[[], object]
     #: By queue; whoever is not in here consumes, and nothing has failed lately.
     _states: dict[str, Endpoint] = field(default_factory=dict, init=False)
@@ -67,7 +56,7 @@ class Endpoints:
     _asked_for: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        settings, queues = self.settings, self.settings.queues or {}
+        settings, queues = self.site.settings, self.site.settings.queues or {}
         self._bounds = Bounds(settings.suspend_after_failures, settings.suspend_failure_ratio)
         self._bounds_of = {queue: self._bounds.at(options) for queue, options in queues.items()}
         every = (self._bounds, *self._bounds_of.values())
@@ -110,7 +99,7 @@ class Endpoints:
                     del self._probes[queue]
         if is_too_much:
             ask = partial(self._suspend, queue, after.reason)
-            self.background.do(ask, partial(self._is_not_suspended, queue))
+            self.site.background.do(ask, partial(self._is_not_suspended, queue))
         elif probe:
             if after is FRESH:
                 logger.warning("celery_poison: queue %s is consumed again: its probe succeeded", queue)
@@ -119,15 +108,15 @@ class Endpoints:
     # --- in the background thread --------------------------------------------------------------
 
     def _suspend(self, queue: str, reason: str) -> None:
-        settings = self.settings
-        workers = Queries(self.ledger).workers(int(settings.activation_interval * 1000))
+        settings = self.site.settings
+        workers = Queries(self.site.ledger).workers(int(settings.activation_interval * 1000))
         consumers = sum(queue in worker.all_queues for worker in workers if worker.alive)
-        granted = self.ledger.suspend(
-            self.me.node,
+        granted = self.site.ledger.suspend(
+            self.site.me.node,
             queue,
             lasts_ms=int(settings.suspend_for * 1000),
             most=most_suspended(consumers, settings.suspend_share),
-            worker=self.me.worker,
+            worker=self.site.me.worker,
             reason=reason,
         )
         if not granted:
@@ -159,10 +148,12 @@ class Endpoints:
         now = time.monotonic()
         for queue in [queue for queue, until in self._until.items() if until <= now]:
             self._resume(queue, PROBING)
-            end = partial(self.ledger.end_suspension, self.me.node, queue, worker=self.me.worker)
-            self.background.do(end)
+            end = partial(
+                self.site.ledger.end_suspension, self.site.me.node, queue, worker=self.site.me.worker
+            )
+            self.site.background.do(end)
         if self._probes:
-            self.loop.call_in_loop(self._forget_lost_probes)
+            self.site.loop.call_in_loop(self._forget_lost_probes)
 
     def adopt(self, remaining: Mapping[str, float]) -> None:
         """Stay suspended where this node was when it was stopped; queue -> seconds."""
@@ -187,9 +178,9 @@ class Endpoints:
         self.changed()
 
     def _tell(self, signal: Any, **facts: Any) -> None:
-        facts["worker"] = self.me.worker
-        self.loop.call_in_loop(partial(signal.send, sender=None, **facts))
-        self.loop.call_in_loop(partial(self.announce.fleet, signal.name, facts))
+        facts["worker"] = self.site.me.worker
+        self.site.loop.call_in_loop(partial(signal.send, sender=None, **facts))
+        self.site.loop.call_in_loop(partial(self.site.announce.fleet, signal.name, facts))
 
     def _forget_lost_probes(self) -> None:
         """A probe that was lost with its connection, or revoked, decides nothing: the next one does."""
@@ -208,27 +199,12 @@ class Pausing:
     Attributes:
         paused: the local copy.
         endpoints: what this worker suspends by itself.
-
-    Args:
-        complain: is told of what is not usable.
     """
 
-    def __init__(
-        self,
-        app: Celery,
-        ledger: Ledger,
-        me: Incarnation,
-        background: Background,
-        loop: EventLoop,
-        announce: Announcer,
-        complain: Callable[[Exception], object],
-    ) -> None:
-        self.paused = Paused(ledger, complain)
-        self._app = app
-        self._me = me
-        self._loop = loop
-        settings = plugin_of(app).settings
-        self.endpoints = Endpoints(settings, ledger, me, background, loop, announce, self.changed)
+    def __init__(self, site: Site) -> None:
+        self.paused = Paused(site.ledger, site.complain)
+        self._app, self._me, self._loop = site.app, site.me, site.loop
+        self.endpoints = Endpoints(site, self.changed)
         #: What was taken out here, and only that is put in again.
         self._out: dict[str, Queue] = {}
 

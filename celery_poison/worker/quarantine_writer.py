@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.basics.text import clean
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, QuarantineFull, StaleDelivery
-from celery_poison.extension import Extensions, within
+from celery_poison.extension import within
 from celery_poison.headers import FAILURES, RELEASE, VERDICT
-from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
@@ -28,12 +25,11 @@ from celery_poison.quarantine.spool import Spooled, open_spool
 from celery_poison.quarantine.stored import Identity, original, stored_fields
 from celery_poison.rules.destinations import Route, route
 from celery_poison.rules.failures import Failure, KeptFailure
-from celery_poison.settings import Settings
-from celery_poison.worker.announce import Announcer
 from celery_poison.worker.blocklist import Fingerprints
 from celery_poison.worker.health import Refresher
-from celery_poison.worker.recorder import Recorder, traits_of_message
-from celery_poison.worker.threads import EventLoop, Retry
+from celery_poison.worker.recorder import traits_of_message
+from celery_poison.worker.site import Site
+from celery_poison.worker.threads import Retry
 
 logger = get_logger("celery_poison")
 
@@ -50,20 +46,13 @@ class QuarantineWriter:
         recorder: knows the key of fingerprints.
     """
 
-    app: Celery
-    settings: Settings
-    ledger: Ledger
-    policies: Mapping[str, tuple[Policy, bool]]
+    site: Site
     fingerprints: Fingerprints
-    recorder: Recorder
     refresher: Refresher
-    announce: Announcer
-    extensions: Extensions
-    loop: EventLoop
 
     def __post_init__(self) -> None:
-        self._room = Room(self.settings, self.ledger, self.extensions)
-        self._spool = open_spool(self.settings.spool_directory)
+        self._room = Room(self.site.settings, self.site.ledger, self.site.extensions)
+        self._spool = open_spool(self.site.settings.spool_directory)
 
     def write(
         self, message: Any, mid: str, start: Start, cause: str, reason: str, failure: Failure | None = None
@@ -77,7 +66,7 @@ class QuarantineWriter:
             StaleDelivery: it runs elsewhere.
             LedgerUnavailable: it must not be acknowledged. With a spool that takes it, nothing is raised.
         """
-        policy = self.policies[start.task][0].at(start.queue)
+        policy = self.site.policies[start.task][0].at(start.queue)
         convicted = cause not in causes.NO_CONVICTIONS
         block_after = (policy.block_fingerprint_after or 0) if convicted else None
         words: dict[str, Any] = {
@@ -90,7 +79,7 @@ class QuarantineWriter:
         }
         try:
             with self._quarantining(message, mid, start, cause, reason):
-                new = self.ledger.quarantine(mid, start, **words, limit=self._room.most(cause))
+                new = self.site.ledger.quarantine(mid, start, **words, limit=self._room.most(cause))
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
         except QuarantineFull as error:
@@ -117,8 +106,8 @@ class QuarantineWriter:
     def _quarantining(
         self, message: Any, mid: str, start: Start, cause: str, reason: str
     ) -> AbstractContextManager[None]:
-        hooks = self.extensions.quarantining
-        return within(hook(self.ledger, message, mid, start, cause, reason) for hook in hooks)
+        hooks = self.site.extensions.quarantining
+        return within(hook(self.site.ledger, message, mid, start, cause, reason) for hook in hooks)
 
     def _spools(self, message: Spooled, why: LedgerUnavailable) -> bool:
         """Keep on disk what the ledger cannot take; False where there is no place for it (WAS-8)."""
@@ -141,7 +130,7 @@ class QuarantineWriter:
             LedgerUnavailable: Redis takes nothing yet.
         """
         if self._spool is not None:
-            for mid in self._spool.bring_to(self.ledger):
+            for mid in self._spool.bring_to(self.site.ledger):
                 logger.warning("celery_poison: message %s is in quarantine now, from the spool", mid)
                 self._added(mid)
             raise Retry(SPOOL_PAUSE)
@@ -152,10 +141,10 @@ class QuarantineWriter:
         """Return what is stored of a message."""
         # What died while it was being received may have died of this: it is not opened, nor the user asked.
         opened = cause != causes.RECEIVE
-        shown = arguments(self.app, self.settings.redact, task, original(message)) if opened else ""
-        secret = self.recorder.secret
+        shown = arguments(self.site.app, self.site.settings.redact, task, original(message)) if opened else ""
+        secret = self.site.recorder.secret
         if failure is None:
-            function = self.policies[task][0].fingerprint if opened else None
+            function = self.site.policies[task][0].fingerprint if opened else None
             return stored_fields(message, self.fingerprints.of(message, task, secret, function), shown)
         fingerprint = fingerprint_of_failure(secret, task, failure.exception, failure.calls)
         kept = KeptFailure.of(failure, message.headers.get(FAILURES)).encode()
@@ -175,11 +164,11 @@ class QuarantineWriter:
             LedgerUnavailable: it must not be acknowledged.
         """
         mid, release = identity.mid, message.headers.get(RELEASE)
-        shown = arguments(self.app, self.settings.redact, start.task, original(message))
-        fields = stored_fields(message, fingerprint_of(message, start.task, self.recorder.secret), shown)
+        shown = arguments(self.site.app, self.site.settings.redact, start.task, original(message))
+        fields = stored_fields(message, fingerprint_of(message, start.task, self.site.recorder.secret), shown)
         fields |= {name: clean(fields[name]) for name in ("content_type", "content_encoding")}
         store = partial(
-            self.ledger.quarantine,
+            self.site.ledger.quarantine,
             cause=cause,
             reason=reason,
             fields={**fields, "unprocessable": start.token},
@@ -188,11 +177,11 @@ class QuarantineWriter:
         )
         if type(release) is int:  # its operator may not have said yet that it was published
             with suppress(StaleDelivery, IllegalTransition):
-                self.ledger.released(mid, identity.id, release)
+                self.site.ledger.released(mid, identity.id, release)
         new = False
         with suppress(IllegalTransition), self._quarantining(message, mid, start, cause, reason):
             new = store(mid, start)  # refused where somebody gave it up
-        kept_by = b"" if new else Queries(self.ledger).message(mid).get("unprocessable")
+        kept_by = b"" if new else Queries(self.site.ledger).message(mid).get("unprocessable")
         # Else it is kept already: of this delivery, say, whose answer was lost.
         if not (new or message.delivery_info.get("redelivered") or kept_by == start.token.encode()):
             mid = f"{mid}-{start.token}"  # no copy, but another message of the same name
@@ -203,27 +192,27 @@ class QuarantineWriter:
     def would_keep(self, message: Any, start: Start, identity: Identity, cause: str, reason: str) -> None:
         """Note that such a message would be kept, with ``poison_observe_only``."""
         known = self._known_of(message, start.task)
-        self.ledger.would_quarantine(identity.mid, start, cause=cause, reason=reason, known=known)
+        self.site.ledger.would_quarantine(identity.mid, start, cause=cause, reason=reason, known=known)
 
     def _known_of(self, message: Any, task: str) -> Known:
-        traits = traits_of_message(message, task, self.recorder.secret, asks_user=False)
-        return {**traits._asdict(), "release": self.settings.release}
+        traits = traits_of_message(message, task, self.site.recorder.secret, asks_user=False)
+        return {**traits._asdict(), "release": self.site.settings.release}
 
     def _added(self, mid: str) -> None:
-        if record := Queries(self.ledger).record(mid):
-            self.loop.call_in_loop(partial(self.announce.quarantined, record))
+        if record := Queries(self.site.ledger).record(mid):
+            self.site.loop.call_in_loop(partial(self.site.announce.quarantined, record))
         with suppress(LedgerUnavailable):  # it is kept
             self._room.make()
 
     def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Note what would become of a message, with ``poison_observe_only``."""
         fields = self.journal_fields(message, start.task)
-        self.ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=fields)
+        self.site.ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=fields)
         logger.warning("celery_poison: Task %s[%s] would be quarantined: %s", start.task, start.id, reason)
 
     def journal_fields(self, message: Any, task: str, evidence: Evidence = NO_EVIDENCE) -> Known:
         """Return what the journal tells about a message of this worker beside its start."""
-        asks_user = self.policies[task][0].fingerprint is not None
-        traits = traits_of_message(message, task, self.recorder.secret, asks_user=asks_user)
-        ours = {"release": self.settings.release, "evidence": evidence.encode()}
+        asks_user = self.site.policies[task][0].fingerprint is not None
+        traits = traits_of_message(message, task, self.site.recorder.secret, asks_user=asks_user)
+        ours = {"release": self.site.settings.release, "evidence": evidence.encode()}
         return {**traits._asdict(), **ours, "memory_kb": str(evidence.rss_kb or "")}

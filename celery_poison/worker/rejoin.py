@@ -18,13 +18,11 @@ from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Phase
-from celery_poison.settings import Settings
-from celery_poison.worker.announce import Complaints
 from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.lease import Incarnation, Lease
+from celery_poison.worker.lease import Lease
 from celery_poison.worker.processes import hear_of_begun
 from celery_poison.worker.resync import Resync
-from celery_poison.worker.threads import Background, EventLoop
+from celery_poison.worker.site import Site
 
 logger = get_logger("celery_poison")
 
@@ -38,15 +36,10 @@ class Rejoin:
             nobody puts back what it holds, and a new name is all it needs.
     """
 
-    me: Incarnation
+    site: Site
     lease: Lease
-    ledger: Ledger
     inflight: InFlight
-    loop: EventLoop
-    complain: Complaints
-    background: Background
     resync: Resync
-    settings: Settings
     _must_return = False
     _connections = 0
     is_fenced = False
@@ -56,10 +49,10 @@ class Rejoin:
         logger.critical(
             "celery_poison: this worker was silent for longer than poison_activation_interval=%s s,"
             " or cut off, and was taken for dead; its messages run elsewhere",
-            self.settings.activation_interval,
+            self.site.settings.activation_interval,
         )
-        self.is_fenced = self._must_return = not self.settings.observe_only
-        self.me.rejoin()
+        self.is_fenced = self._must_return = not self.site.settings.observe_only
+        self.site.me.rejoin()
         self.lease.rejoined()
 
     def go_through(self) -> None:
@@ -69,12 +62,12 @@ class Rejoin:
         self._must_return = False
         for request in self.inflight.in_pool():
             try:
-                self.ledger.reclaim(request.mid, request.start())
+                self.site.ledger.reclaim(request.mid, request.start())
             except StaleDelivery:
-                self.loop.call_in_loop(request.end_stale)
+                self.site.loop.call_in_loop(request.end_stale)
             except LedgerUnavailable as error:
-                self.complain(error)
-        self.loop.call_in_loop(partial(self.loop.start_afresh, "it was taken for dead"))
+                self.site.complain(error)
+        self.site.loop.call_in_loop(partial(self.site.loop.start_afresh, "it was taken for dead"))
 
     @property
     def has_reconnected(self) -> bool:
@@ -87,15 +80,15 @@ class Rejoin:
         self._connections += 1
         self.is_fenced = False
         if void := self.inflight.connection_lost(active_requests):
-            self.background.do(partial(take_back_claims, self.ledger, void))
+            self.site.background.do(partial(take_back_claims, self.site.ledger, void))
         forgets = consumer.connection.transport.driver_type == "redis"
         self.resync.connected(broker_forgets=forgets, again=self.has_reconnected)
-        self.loop.consumer = consumer
+        self.site.loop.consumer = consumer
 
     def disconnected(self) -> None:
         """The broker connection is gone: what came by it and has not begun is void, and delivered again."""
-        self.loop.epoch += 1
-        self.lease.void(self.me.issued)
+        self.site.loop.epoch += 1
+        self.lease.void(self.site.me.issued)
 
     def away(self) -> None:
         """It is gone, and the worker stays: nothing is forgotten until there is another."""
@@ -104,10 +97,10 @@ class Rejoin:
 
     def channel_closes(self, channel: Any) -> None:
         """A channel closes, and what it holds goes back: from now on nothing of that may begin."""
-        consumer = getattr(self.loop.consumer, "task_consumer", None)
+        consumer = getattr(self.site.loop.consumer, "task_consumer", None)
         if consumer is not None and consumer.channel is channel:
             self.disconnected()
-            hear_of_begun(self.loop.consumer)
+            hear_of_begun(self.site.loop.consumer)
 
 
 def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:

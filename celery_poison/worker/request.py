@@ -119,8 +119,7 @@ class GuardedRequest(SentRequest):
         """Do what becomes of a run that ended with ``error``; False when Celery is to go on with it."""
         run, evidence = self._examine(error)
         if self._end is None:
-            site = self.needs.site
-            tell(site.extensions.ended, site.complain, site, self, run, error)
+            tell(self.needs.extensions.ended, self.needs.complain, self.needs, self, run, error)
         self._end = run.end
         what = disposition(run)
         match what.settlement:

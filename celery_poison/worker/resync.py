@@ -26,8 +26,8 @@ from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Phase, Start
 from celery_poison.worker.health import Health
 from celery_poison.worker.inflight import BATCH, FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight
-from celery_poison.worker.lease import Incarnation
-from celery_poison.worker.threads import Background, EventLoop, Retry
+from celery_poison.worker.site import Site
+from celery_poison.worker.threads import Retry
 
 logger = get_logger("celery_poison")
 
@@ -109,16 +109,13 @@ class Resync:
         broker_is_away: its connection was lost, and there is no other yet.
     """
 
-    ledger: Ledger
+    site: Site
     writer: Writer
     health: Health
-    me: Incarnation
     pause: float
     window: ResyncWindow
     deferred_cleanup: DeferredCleanup
     inflight: InFlight
-    background: Background
-    loop: EventLoop
     holdings: Holdings
     broker_is_away = False
     _recheck_until = _next_recheck = 0.0
@@ -158,7 +155,7 @@ class Resync:
     def clean_up(self) -> None:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
         # Nothing waits in an idle worker: its event loop is left asleep.
-        heard_until = self.loop.has_run_until() if self.deferred_cleanup.has_work else 0.0
+        heard_until = self.site.loop.has_run_until() if self.deferred_cleanup.has_work else 0.0
         if not self.broker_is_away and not self.holdings.owes_acknowledgements:
             self.deferred_cleanup.clean_up(heard_until)
 
@@ -169,16 +166,16 @@ class Resync:
 
     def _remind(self, ended: Iterable[Acknowledged]) -> None:
         if ends := list(ended):
-            self.background.do(partial(self._tell, ends))
+            self.site.background.do(partial(self._tell, ends))
 
     def _tell(self, ended: list[Acknowledged]) -> None:
         # Redis may have been away until now: what has been forgotten meanwhile is not put on record again.
         on_record, starts = self.deferred_cleanup.tokens(), list[tuple[str, Start, Ended]]()
         for end in (end for end in ended if end.token in on_record):
-            worker = f"{self.me.node}/{end.token.partition('.')[0]}"
+            worker = f"{self.site.me.node}/{end.token.partition('.')[0]}"
             starts.append((end.mid, Start.of(end.token, worker, end.id, end.task), Ended.DONE))
         for first in range(0, len(starts), BATCH):
-            self.deferred_cleanup.missing += self.ledger.resync(starts[first : first + BATCH])
+            self.deferred_cleanup.missing += self.site.ledger.resync(starts[first : first + BATCH])
 
     def recheck(self) -> None:
         """Take what is over off the ledger, for a while after a disturbance (NEW-9).
@@ -201,27 +198,27 @@ class Resync:
     def _compare(self) -> None:
         """End the starts that the ledger takes for running, and nobody here knows of for two looks."""
         kept = self.deferred_cleanup.tokens()
-        rows = Queries(self.ledger).running()
-        mine = [row for row in rows if row[1].worker == self.me.worker and row[1].token not in kept]
+        rows = Queries(self.site.ledger).running()
+        mine = [row for row in rows if row[1].worker == self.site.me.worker and row[1].token not in kept]
         unknown = {start.token for _, start, _ in mine if not self.inflight.is_known(start)}
         for mid, start, raw in mine:
             if start.token in unknown & self._unknown:
                 self._end(mid, start, raw)
         self._unknown = unknown
-        self.deferred_cleanup.take_back_flags(Queries(self.ledger).candidate_ids())
+        self.deferred_cleanup.take_back_flags(Queries(self.site.ledger).candidate_ids())
 
     def _end(self, mid: str, start: Start, raw: bytes) -> None:
         well = self.inflight.how_ended(start.token)
         if well:
-            self.ledger.resync([(mid, start, Ended.DONE)])
+            self.site.ledger.resync([(mid, start, Ended.DONE)])
             self.deferred_cleanup.keep(
                 [Acknowledged(0.0, mid, start.token, start.id, start.task)], self.window.grace
             )
         elif well is None and start.phase == Phase.RUNNING:
             with suppress(StaleDelivery):
-                self.ledger.interrupt(mid, start, cause=causes.UNKNOWN)
+                self.site.ledger.interrupt(mid, start, cause=causes.UNKNOWN)
         else:
-            self.ledger.claim(mid, raw, None)
+            self.site.ledger.claim(mid, raw, None)
 
     def follow_master(self) -> None:
         """Follow the master, now and in each interval (in the background thread)."""
@@ -232,11 +229,11 @@ class Resync:
         """Leave a master that Sentinel has replaced; what is written there is lost."""
         left = self.writer.follow()
         if left is not None:
-            self.loop.call_in_loop(partial(self._leave_broker, left))
+            self.site.loop.call_in_loop(partial(self._leave_broker, left))
 
     def _leave_broker(self, address: tuple[str, int]) -> None:
         """What the old master still gives to this worker, the new one gives to others (on the event loop)."""
-        client = getattr(self.loop.consumer.task_consumer.channel, "client", None)
+        client = getattr(self.site.loop.consumer.task_consumer.channel, "client", None)
         connection = getattr(client, "connection", None)
         if connection is not None and (connection.host, connection.port) == address:
-            self.loop.start_afresh("there is a new master")
+            self.site.loop.start_afresh("there is a new master")

@@ -6,7 +6,6 @@ drawing against ``WAYS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -20,58 +19,45 @@ from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger.policies import Paused
 from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Phase, Start
 from celery_poison.plugin import plugin_of
-from celery_poison.policy import Policy
 from celery_poison.rules.doubts import needs_idle_worker
 from celery_poison.rules.failures import last_trouble
 from celery_poison.sandbox.pool import Cells
-from celery_poison.settings import Settings
 from celery_poison.task import FIRST
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.child import run_fast, run_plain
 from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.pausing import Endpoints
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.protocol1 import take_our_headers
 from celery_poison.worker.receive import Delivery, attempt_of, size_of
-from celery_poison.worker.recorder import Recorder, Ticket
+from celery_poison.worker.recorder import Ticket
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.site import Site
-from celery_poison.worker.threads import EventLoop
 
 
-@dataclass(frozen=True, slots=True)
-class RequestNeeds:
-    """What the requests of a worker work with.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RequestNeeds(Site):
+    """What the requests of a worker work with: its site, and parts of it.
 
     Celery makes the requests: they find this on the plugin of their app, and are given it by nobody.
 
     Attributes:
-        policies: task name -> (policy, whether it diverts).
         pauses: what is paused.
         endpoints: what this worker suspended by itself.
-        complain: is told of our own errors.
         contained: whether tasks share this process.
     """
 
-    settings: Settings
-    me: Incarnation
-    policies: Mapping[str, tuple[Policy, bool]]
     pauses: Paused
     endpoints: Endpoints
-    loop: EventLoop
     inflight: InFlight
     rejoin: Rejoin
     cells: Cells
     checker: Checker
-    recorder: Recorder
     exits: Exits
     outcomes: Outcomes
     broadcasts: Broadcasts
-    site: Site
-    complain: Callable[[Exception], object]
     contained: bool
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from celery import Celery
 
@@ -11,7 +11,7 @@ from celery_poison.extension import Extensions
 from celery_poison.ledger import Ledger
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
-from celery_poison.worker.announce import Announcer
+from celery_poison.worker.announce import Announcer, Complaints
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import Background, EventLoop
@@ -35,10 +35,14 @@ class Site:
     settings: Settings
     ledger: Ledger
     me: Incarnation
-    policies: Mapping[str, tuple[Policy, bool]]
+    policies: dict[str, tuple[Policy, bool]]
     loop: EventLoop
     background: Background
     announce: Announcer
     recorder: Recorder
-    complain: Callable[[Exception], object]
+    complain: Complaints
     extensions: Extensions
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its fields by their names, for who is a site and more."""
+        return {each.name: getattr(self, each.name) for each in fields(Site)}

@@ -12,7 +12,6 @@ from functools import partial
 from traceback import walk_tb
 from typing import Any
 
-from celery import Celery
 from celery.app.task import Context
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
@@ -29,15 +28,13 @@ from celery_poison.model import Phase, Start
 from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.outbox import Outbox
 from celery_poison.quarantine.stored import Identity, identity_of, original, word
-from celery_poison.settings import Settings
 from celery_poison.upstream.requests import GARBAGE
 from celery_poison.worker.dispatcher import Dispatcher
-from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.processes import forget_unsent
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import size_of
 from celery_poison.worker.sending import SentRequest
-from celery_poison.worker.threads import Background, EventLoop
+from celery_poison.worker.site import Site
 
 logger = get_logger("celery_poison")
 
@@ -81,18 +78,13 @@ class Unprocessable:
         complain: takes what is wrong with us; Celery's own way is gone then.
     """
 
-    app: Celery
-    settings: Settings
-    loop: EventLoop
-    me: Incarnation
-    background: Background
+    site: Site
     writer: QuarantineWriter
-    complain: Callable[[Exception], object]
     outbox: Outbox
 
     def hook_into(self, consumer: Any) -> None:
         """Stand in for the consumer's own methods, before it makes its task handler."""
-        if not self.settings.keep_unprocessable:
+        if not self.site.settings.keep_unprocessable:
             return
         unknown, invalid = consumer.on_unknown_task, consumer.on_invalid_task
         foreign, broken = consumer.on_unknown_message, consumer.on_decode_error
@@ -120,7 +112,7 @@ class Unprocessable:
         Plain Celery ends there, or connects anew without end: on Redis a ``KeyError`` counts as a lost
         connection.
         """
-        if not self.settings.keep_unprocessable:
+        if not self.site.settings.keep_unprocessable:
             return handler
 
         def receive(message: Any) -> Any:
@@ -149,7 +141,7 @@ class Unprocessable:
         Plain Celery ends there. It is called by whoever gives a place in the pool back, too, and would fail
         that one.
         """
-        if self.settings.observe_only or not self.settings.keep_unprocessable:
+        if self.site.settings.observe_only or not self.site.settings.keep_unprocessable:
             return
         controller = consumer.controller
         send = controller._process_task
@@ -171,19 +163,19 @@ class Unprocessable:
 
     def _take_back(self, request: Any, error: Exception) -> None:
         """Keep what no pool takes; its place there and its prefetch credit are free again."""
-        consumer = self.loop.consumer
+        consumer = self.site.loop.consumer
         forget_unsent(consumer.pool, request)
         state.task_ready(request)
         semaphore = getattr(consumer.controller, "semaphore", None)
         if semaphore is not None:
-            self.loop.call_in_loop(semaphore.release)
+            self.site.loop.call_in_loop(semaphore.release)
         if isinstance(request, SentRequest):
             request.went_nowhere()
         self._take(causes.MALFORMED, request.message, error, request.message.reject)
 
     def _is_foreign(self, error: Exception) -> bool:
         """Whether an error tells of a lost connection, or of memory, and of no message."""
-        consumer = self.loop.consumer
+        consumer = self.site.loop.consumer
         lost = *consumer.connection_errors, *consumer.channel_errors, MemoryError
         return isinstance(error, lost) and not isinstance(error, KeyError)
 
@@ -197,7 +189,7 @@ class Unprocessable:
 
     def _fault_of_eta(self, message: Any) -> Exception | None:
         """Return the error of a time that Celery can read, and not wait for; it drops such a message."""
-        app = self.app
+        app = self.site.app
         try:
             eta = maybe_iso8601(message.headers["eta"])
         except Exception:
@@ -214,31 +206,31 @@ class Unprocessable:
     def _refuse(self, message: Any, error: Exception) -> None:
         """Fail a task whose time cannot be waited for, as Celery does."""
         headers, properties = message.headers, message.properties
-        task = self.app.tasks.get(headers.get("task"))
+        task = self.site.app.tasks.get(headers.get("task"))
         logger.error("celery_poison: Couldn't convert ETA %r: %r", headers["eta"], error)
         if task is not None and isinstance(headers.get("id"), str):
             who = {name: properties.get(name) for name in ("reply_to", "correlation_id")}
             request = Context({**headers, **who, "delivery_info": {}})
             stored = not (request.ignore_result or task.ignore_result) or task.store_errors_even_if_ignored
             task.backend.mark_as_failure(headers["id"], error, request=request, store_result=stored)
-        message.reject_log_error(logger, self.loop.consumer.connection_errors)
+        message.reject_log_error(logger, self.site.loop.consumer.connection_errors)
 
     # --- keeping -------------------------------------------------------------------------------
 
     def _take(self, cause: str, message: Any, error: BaseException | None, drop: Drop) -> None:
         try:
             identity, start = self._noted(message)
-            case = _Case(message, identity, start, cause, error, drop, self.loop.epoch)
+            case = _Case(message, identity, start, cause, error, drop, self.site.loop.epoch)
         except Exception as failure:
-            self.complain(failure)
+            self.site.complain(failure)
             drop()
             return
-        if self.settings.observe_only:
+        if self.site.settings.observe_only:
             note = case.message, case.start, case.identity, case.cause, case.reason
-            self.background.do(partial(self.writer.would_keep, *note), lambda: False)
+            self.site.background.do(partial(self.writer.would_keep, *note), lambda: False)
             drop()
         else:
-            self.background.do(partial(self._keep, case))
+            self.site.background.do(partial(self._keep, case))
 
     def _noted(self, message: Any) -> tuple[Identity, Start]:
         """Return how it is called, and its delivery: that of the admission, if it came as far as that."""
@@ -249,22 +241,22 @@ class Unprocessable:
             return Identity(start.id, delivery.mid, start.task, by_content=False), start
         queue = getattr(message, "queue_name", None) or word(message.delivery_info.get("routing_key"))
         start = Start.of(
-            self.me.next_token(),
-            self.me.worker,
+            self.site.me.next_token(),
+            self.site.me.worker,
             identity.id,
             identity.task,
             queue=queue,
             phase=Phase.CLAIMED,
-            pid=self.me.pid,
+            pid=self.site.me.pid,
             payload_bytes=size_of(message),
         )
         return identity, start
 
     def _keep(self, case: _Case) -> None:
         """Keep it first; what Celery does with it comes afterwards (in the background thread)."""
-        if case.epoch != self.loop.epoch:
+        if case.epoch != self.site.loop.epoch:
             return  # the broker delivers it again
-        is_kept, limit = False, self.settings.keep_unprocessable
+        is_kept, limit = False, self.site.settings.keep_unprocessable
         try:
             self.writer.keep(case.message, case.start, case.identity, case.cause, case.reason, limit)
             if isinstance(case.message, Sealed):
@@ -275,8 +267,8 @@ class Unprocessable:
         except LedgerUnavailable:
             raise  # it stays with the broker until the ledger is back
         except Exception as error:
-            self.complain(error)
-        self.loop.call_in_loop(partial(self._finish, case, is_kept=is_kept))
+            self.site.complain(error)
+        self.site.loop.call_in_loop(partial(self._finish, case, is_kept=is_kept))
 
     def _tell_outbox(self, case: _Case) -> None:
         """Tell the outbox that a message which it sent is of a task that nobody knows here (TP1-4, row 9)."""
@@ -300,7 +292,7 @@ class Unprocessable:
 
     def _finish(self, case: _Case, *, is_kept: bool) -> None:
         """Do what Celery does with it, and acknowledge it in any case."""
-        if case.epoch != self.loop.epoch:
+        if case.epoch != self.site.loop.epoch:
             return
         message = case.message
         if is_kept:
@@ -312,7 +304,7 @@ class Unprocessable:
             logger.exception("celery_poison: Celery has no way to drop such a message: %s", case.reason)
         finally:
             if not message.acknowledged:
-                message.ack_log_error(logger, self.loop.consumer.connection_errors)
+                message.ack_log_error(logger, self.site.loop.consumer.connection_errors)
 
 
 def _fault_of(headers: Any) -> InvalidTaskError | None:

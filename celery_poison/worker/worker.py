@@ -90,15 +90,20 @@ class Worker:
         self._announce = Announcer(self.loop)
         self._open_ledger()
         self._site = self._make_site()
-        self._pausing = Pausing(
-            app, self._ledger, self._me, self._background, self.loop, self._announce, self.complain
-        )
+        self._pausing = Pausing(self._site)
         self._make_quarantine_writer()
         self._make_resync()
         self._make_outcomes()
         host = Host(
-            *(app, pool, self.loop, self.shutdown, self.complain),
-            *(self._prepare_cell, self.exits.ask_cell, self.exits.of_cell, self._lease.fd),
+            app=app,
+            pool=pool,
+            loop=self.loop,
+            shutdown=self.shutdown,
+            complain=self.complain,
+            prepare=self._prepare_cell,
+            ask_where=self.exits.ask_cell,
+            explain=self.exits.of_cell,
+            lease=self._lease.fd,
         )
         self.cells = Cells(host, self._settings, nursery)
         self._make_heartbeat()
@@ -144,29 +149,17 @@ class Worker:
         fingerprints = Fingerprints(self._app, self.complain)
         self._checker = Checker(self._ledger, fingerprints, self._recorder, self.complain)
         self.refresher = Refresher(
-            self._plugin,
-            self._ledger,
-            self._health,
-            self._policies,
-            self._checker,
-            self._pausing,
-            self._announce,
-            self.loop,
-            self.complain,
+            site=self._site,
+            plugin=self._plugin,
+            health=self._health,
+            checker=self._checker,
+            pausing=self._pausing,
         )
         self._quarantine_writer = QuarantineWriter(
-            *(self._app, self._settings, self._ledger, self._policies, fingerprints, self._recorder),
-            *(self.refresher, self._announce, self._plugin.extensions, self.loop),
+            site=self._site, fingerprints=fingerprints, refresher=self.refresher
         )
         self.unprocessable = Unprocessable(
-            self._app,
-            self._settings,
-            self.loop,
-            self._me,
-            self._background,
-            self._quarantine_writer,
-            self.complain,
-            self._plugin.outbox,
+            site=self._site, writer=self._quarantine_writer, outbox=self._plugin.outbox
         )
 
     def _make_resync(self) -> None:
@@ -178,49 +171,30 @@ class Worker:
             self._inflight.tags_in_use, lambda channel: self.rejoin.channel_closes(channel)
         )
         self._resync = Resync(
-            self._ledger,
-            self._writer,
-            self._health,
-            self._me,
-            beat,
-            self._resync_window,
-            self._deferred_cleanup,
-            self._inflight,
-            self._background,
-            self.loop,
-            self._holdings,
+            site=self._site,
+            writer=self._writer,
+            health=self._health,
+            pause=beat,
+            window=self._resync_window,
+            deferred_cleanup=self._deferred_cleanup,
+            inflight=self._inflight,
+            holdings=self._holdings,
         )
 
     def _make_outcomes(self) -> None:
         self._crash_reports = crash_reports.open_crash_reports(self.complain)
         self.exits = Exits(self._crash_reports)
         self._outcomes = Outcomes(
-            self._me,
-            self._settings,
-            self._ledger,
-            self._lease,
-            self._recorder,
-            self._background,
-            self.loop,
-            self._deferred_cleanup,
-            self._resync,
-            self._inflight,
-            self._quarantine_writer,
-            self._announce,
-            self.shutdown,
-            self._is_unblocked,
+            site=self._site,
+            lease=self._lease,
+            deferred_cleanup=self._deferred_cleanup,
+            resync=self._resync,
+            inflight=self._inflight,
+            quarantine_writer=self._quarantine_writer,
+            shutdown=self.shutdown,
+            is_unblocked=self._is_unblocked,
         )
-        self.rejoin = Rejoin(
-            self._me,
-            self._lease,
-            self._ledger,
-            self._inflight,
-            self.loop,
-            self.complain,
-            self._background,
-            self._resync,
-            self._settings,
-        )
+        self.rejoin = Rejoin(site=self._site, lease=self._lease, inflight=self._inflight, resync=self._resync)
         self._owners = Owners(self._ledger)
 
     def _is_unblocked(self, request: Any) -> bool:
@@ -236,33 +210,34 @@ class Worker:
         return partial(child.prepare, child.Seed(self._me.worker, ledger, *own))
 
     def _make_heartbeat(self) -> None:
-        settings = self._settings
         payload = Payload(
-            *(self._app, self._me, self._pool, self.shutdown, self.loop, self._pausing),
-            *(self.rejoin, self._deferred_cleanup, self.complain),
+            site=self._site,
+            pool=self._pool,
+            shutdown=self.shutdown,
+            pausing=self._pausing,
+            rejoin=self.rejoin,
+            deferred_cleanup=self._deferred_cleanup,
         )
         ledger = self._plugin.open_ledger()
         ask_once(ledger.client)  # else it would beat again after four time-outs
         self.heartbeat = Heartbeat(
-            ledger,
-            self._me,
-            payload,
-            self.shutdown,
-            self._health,
-            self._lease,
-            self.rejoin,
-            self.exits,
-            self.complain,
-            settings.heartbeat_interval,
+            site=self._site,
+            ledger=ledger,
+            payload=payload,
+            shutdown=self.shutdown,
+            health=self._health,
+            lease=self._lease,
+            rejoin=self.rejoin,
+            exits=self.exits,
         )
         self.monitor = Monitor(
-            self._app,
-            self._ledger,
-            settings,
-            self.heartbeat.identity,
-            self.loop.deferred(self._announce.candidate),
-            self.refresher.policies,
-            self.loop.deferred(self._announce.fleet),
+            app=self._app,
+            ledger=self._ledger,
+            settings=self._settings,
+            identity=self.heartbeat.identity,
+            flagged=self.loop.deferred(self._announce.candidate),
+            took_over=self.refresher.policies,
+            event=self.loop.deferred(self._announce.fleet),
         )
         self.relay = Relay(self._plugin)  # that the ledger is away, the heartbeat finds and counts
 
@@ -291,51 +266,43 @@ class Worker:
     def request_needs(self) -> RequestNeeds:
         """Return what the requests of this worker work with."""
         return RequestNeeds(
-            settings=self._settings,
-            me=self._me,
-            policies=self._policies,
+            **self._site.as_dict(),
             pauses=self._pausing.paused,
             endpoints=self._pausing.endpoints,
-            loop=self.loop,
             inflight=self._inflight,
             rejoin=self.rejoin,
             cells=self.cells,
             checker=self._checker,
-            recorder=self._recorder,
             exits=self.exits,
             outcomes=self._outcomes,
             broadcasts=self.broadcasts,
-            site=self._site,
-            complain=self.complain,
             contained=self._pool.contained,
         )
 
     def admission(self, handler: Callable[[Any], Any]) -> Admission:
         """Return what stands in for ``handler``, Celery's own ``on_task_received``."""
         return Admission(
+            site=self._site,
             handler=self.unprocessable.around(handler),
-            loop=self.loop,
-            background=self._background,
-            ledger=self._ledger,
-            settings=self._settings,
-            me=self._me,
-            policies=self._policies,
             inflight=self._inflight,
             pauses=self._pausing.paused,
             checker=self._checker,
             resync=self._resync,
-            recorder=self._recorder,
             quarantine_writer=self._quarantine_writer,
             outcomes=self._outcomes,
             broadcasts=self.broadcasts,
-            complain=self.complain,
         )
 
     def dispatcher(self, consumer: Any) -> Dispatcher:
         """Return what stands in for the consumer's ``on_task_request``."""
         return Dispatcher(
-            *(consumer, self._settings, self.rejoin, self._lease, self._health),
-            *(self.cells, self._recorder),
+            consumer=consumer,
+            settings=self._settings,
+            rejoin=self.rejoin,
+            lease=self._lease,
+            health=self._health,
+            cells=self.cells,
+            recorder=self._recorder,
         )
 
     def renew(self) -> None:

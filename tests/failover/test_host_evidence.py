@@ -22,6 +22,7 @@ from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Payload, Shutdown
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.threads import EventLoop
+from tests.sites import site
 
 WORKER = "w1@host/0a1b"
 
@@ -38,7 +39,10 @@ def _vitals(shutdown: Shutdown) -> dict[str, Any]:
     pool = PoolFacts("solo", 1, True, None, None, enforces_soft=False, enforces_hard=False)
     others: Any = SimpleNamespace(out=list, has_reconnected=False, missing=0)
     payload = Payload(
-        *(app, Incarnation("w1@host"), pool, shutdown, EventLoop(), others, others, others, Complaints())
+        site=site(app=app, me=Incarnation("w1@host"), loop=EventLoop(), complain=Complaints()),
+        pool=pool,
+        shutdown=shutdown,
+        **dict.fromkeys(("pausing", "rejoin", "deferred_cleanup"), others),
     )
     told: dict[str, Any] = json.loads(str(payload.now()["vitals"]))
     return told

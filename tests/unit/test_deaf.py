@@ -16,6 +16,7 @@ from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Payload, Shutdown
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.threads import EventLoop
+from tests.sites import site
 
 #: Seconds of Redis' clock.
 NOW = 1_000_000.0
@@ -99,7 +100,10 @@ class Reception:
         app, self.complaints = Celery(broker="redis://nowhere", set_as_current=False), Complaints()
         others: Any = SimpleNamespace(out=list, has_reconnected=False, missing=0)
         self._payload = Payload(
-            *(app, Incarnation("w1@h"), pool, Shutdown(), loop, others, others, others, self.complaints)
+            site=site(app=app, me=Incarnation("w1@h"), loop=loop, complain=self.complaints),
+            pool=pool,
+            shutdown=Shutdown(),
+            **dict.fromkeys(("pausing", "rejoin", "deferred_cleanup"), others),
         )
 
     def quiet_ms(self) -> int | str:

@@ -13,6 +13,7 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.settings import Settings
 from celery_poison.worker import pausing as module
 from celery_poison.worker.pausing import Endpoints
+from tests.sites import site
 
 
 class Stub:
@@ -33,7 +34,17 @@ class Stub:
         announce: Any = SimpleNamespace(fleet=lambda name, facts: self.told.append(name))
         background: Any = SimpleNamespace(do=self._do)
         settings = Settings(**{"suspend_after_failures": 2, "suspend_for": 60.0, **given})
-        self.endpoints = Endpoints(settings, ledger, me, background, loop, announce, self._changed)
+        self.endpoints = Endpoints(
+            site(
+                settings=settings,
+                ledger=ledger,
+                me=me,
+                background=background,
+                loop=loop,
+                announce=announce,
+            ),
+            self._changed,
+        )
 
     def _changed(self) -> None:
         self.changes += 1

@@ -9,6 +9,7 @@ from celery_poison.errors import StaleDelivery
 from celery_poison.settings import Settings
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.rejoin import Rejoin
+from tests.sites import on_site
 
 
 class Surroundings:
@@ -27,7 +28,7 @@ class Surroundings:
             "background": None,
             "resync": None,
         }
-        self.rejoin = Rejoin(self.me, **fakes, settings=Settings(observe_only=observes))
+        self.rejoin = on_site(Rejoin, me=self.me, **fakes, settings=Settings(observe_only=observes))
 
     def _request(self, mid: str) -> Any:
         return SimpleNamespace(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain
-from celery_poison.quarantine.error_transactions import signature_for
 
 from celery_poison import guarded, install
 from celery_poison.errors import ConfigurationError
+from celery_poison.extensions.error_transactions.transactions import signature_for
 from celery_poison.reports import MAX_BODY, Kind, Report, ReportedMessage
 from tests.docs.pages import rows, section, text, words
 

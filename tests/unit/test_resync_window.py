@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.resync import ResyncWindow
 from celery_poison.worker.threads import Retry
+from tests.sites import on_site
 
 GRACE, TELL_AGAIN = 10.0, 1.0
 
@@ -49,8 +49,7 @@ def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_ru
     heard: list[str] = []
     resync_window = _resync_window()
     recorded = SimpleNamespace(run_id="b", kept=None)
-    parts: dict[str, Any] = dict.fromkeys(signature(Admission).parameters)
-    parts |= {
+    parts: dict[str, Any] = {
         "loop": SimpleNamespace(epoch=1),
         "settings": SimpleNamespace(activation_interval=1.0),
         "ledger": SimpleNamespace(
@@ -63,5 +62,5 @@ def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_ru
     }
     start = SimpleNamespace(id="id", token="b.1")
     delivery: Any = SimpleNamespace(epoch=1, mid="m", release=0, start=start, blocked="")
-    (again,) = Admission(**parts).judge([delivery])
+    (again,) = on_site(Admission, **parts).judge([delivery])
     assert isinstance(again, Retry) and heard == ["b"] and 0 < again.pause <= TELL_AGAIN

@@ -19,7 +19,8 @@ from celery_poison.settings import Settings
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.threads import EventLoop
 from celery_poison.worker.unprocessable import Unprocessable
-from tests import PATIENCE
+from tests import PATIENCE, sites
+from tests.sites import on_site
 
 
 class Site:
@@ -106,18 +107,21 @@ class Site:
         request.message.ack()
 
     def _unprocessable(self) -> Unprocessable:
-        me: Any = SimpleNamespace(next_token=lambda: f"b.{next(self._tokens)}", pid=1, worker="w1@h/b")
-        recorder: Any = SimpleNamespace(secret=b"secret")
-        announce: Any = SimpleNamespace(quarantined=lambda record: None)
-        nobody: Any = None
-        self.writer = QuarantineWriter(
-            *(self.app, self.settings, self.ledger, {}, nobody, recorder, nobody, announce),
-            *(plugin_of(self.app).extensions, self._loop),
+        site = sites.site(
+            app=self.app,
+            settings=self.settings,
+            ledger=self.ledger,
+            policies={},
+            me=SimpleNamespace(next_token=lambda: f"b.{next(self._tokens)}", pid=1, worker="w1@h/b"),
+            loop=self._loop,
+            background=SimpleNamespace(do=_at_once),
+            announce=SimpleNamespace(quarantined=lambda record: None),
+            recorder=SimpleNamespace(secret=b"secret"),
+            complain=self.problems.append,
+            extensions=plugin_of(self.app).extensions,
         )
-        background: Any = SimpleNamespace(do=_at_once)
-        return Unprocessable(
-            self.app, self.settings, self._loop, me, background, self.writer, self.problems.append, nobody
-        )
+        self.writer = on_site(QuarantineWriter, **site.as_dict())
+        return on_site(Unprocessable, **site.as_dict(), writer=self.writer)
 
     def close(self) -> None:
         self._connection.release()

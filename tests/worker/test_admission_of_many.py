@@ -19,6 +19,7 @@ from celery_poison.testing import wait_until
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.threads import Background
+from tests.sites import on_site
 
 COUNT = 200
 
@@ -73,7 +74,7 @@ class Site:
             "broadcasts": lambda message: False,
         }
         self.inflight = parts["inflight"]
-        self.admission = Admission(**parts)
+        self.admission = on_site(Admission, **parts)
 
     def receive(self, number: int, *, redelivered: bool) -> None:
         self.admission(

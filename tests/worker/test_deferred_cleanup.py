@@ -20,6 +20,7 @@ from celery_poison.worker.inflight import DeferredCleanup
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.recorder import Ticket
+from tests.sites import on_site
 
 
 @pytest.fixture
@@ -144,8 +145,8 @@ def test_NEW_9_a_copy_of_what_had_come_twice_before_is_recognised_for_a_while_af
     """RabbitMQ may close the connection before it reads the acknowledgement, and delivers once more."""
     me, start = Incarnation("w1@h"), Start("R", "b.1", "w1@h/b", 7, 1, 1, 0, "id1", "t", "celery", 2, 5, 1, 1)
     at_once = SimpleNamespace(do=lambda job: job(), do_together=lambda job, item: job([item]))
-    needs: Any = [None, None, at_once, None, deferred_cleanup, *[None] * 4]
-    outcomes = Outcomes(me, Settings(), ledger, *needs, lambda: False)
+    needs = {"me": me, "ledger": ledger, "background": at_once, "deferred_cleanup": deferred_cleanup}
+    outcomes = on_site(Outcomes, settings=Settings(), **needs)
     redelivered = SimpleNamespace(is_ordinary=False, overtaken=None)
     request = SimpleNamespace(id="id1", type="t", poison=redelivered, start=lambda: start)
     arrive(ledger, 1)

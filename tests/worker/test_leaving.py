@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
@@ -11,11 +9,12 @@ from celery_poison.model import Start
 from celery_poison.settings import Settings
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
+from tests.sites import on_site
 
 
 def test_NEW_9_a_suspect_that_ended_while_its_worker_left_is_a_candidate_no_longer(redis_url: str) -> None:
     """Its message goes back, and the copy of it is not run: nobody else would clear its flag."""
-    me, nothing = Incarnation("w1@h"), None
+    me = Incarnation("w1@h")
     with open_redis(redis_url) as client:
         ledger = Ledger(client, Keys("ns"))
         died, ended, ran = (
@@ -29,8 +28,7 @@ def test_NEW_9_a_suspect_that_ended_while_its_worker_left_is_a_candidate_no_long
             ledger.client.hset(ledger.keys.running, mid, start.encode())
         ledger.client.hset(ledger.keys.done, ended.token, "D")
 
-        needs: Any = [nothing] * 9
-        outcomes = Outcomes(me, Settings(), ledger, *needs, lambda: True)
+        outcomes = on_site(Outcomes, me=me, settings=Settings(), ledger=ledger)
         outcomes.take_back_all()
 
         assert Queries(ledger).candidate_ids() == set()

@@ -23,6 +23,7 @@ from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.resync import Resync, ResyncWindow
 from celery_poison.worker.threads import Background
 from tests.broker.kit import Site
+from tests.sites import on_site
 
 NOBODY = 2**22 + 1  # above the largest pid of Linux
 
@@ -39,19 +40,17 @@ class Here:
         self.loop_has_run_until = math.inf
         background = cast(Background, SimpleNamespace(do=self.later.append))
         loop: Any = SimpleNamespace(has_run_until=lambda: self.loop_has_run_until)
-        nobody: Any = None
-        self.resync = Resync(
-            ledger,
-            nobody,
-            nobody,
-            self.me,
-            0.0,
-            ResyncWindow(1.0),
-            self.deferred_cleanup,
-            self.inflight,
-            background,
-            loop,
-            self.holdings,
+        self.resync = on_site(
+            Resync,
+            ledger=ledger,
+            me=self.me,
+            pause=0.0,
+            window=ResyncWindow(1.0),
+            deferred_cleanup=self.deferred_cleanup,
+            inflight=self.inflight,
+            background=background,
+            loop=loop,
+            holdings=self.holdings,
         )
 
     def start(self, mid: str, phase: str = "R", pid: int = NOBODY, worker: str = "") -> Start:

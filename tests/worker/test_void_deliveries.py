@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from celery_poison.worker.processes import hear_of_begun
 from celery_poison.worker.receive import note_delivery
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.threads import EventLoop
+from tests.sites import on_site
 
 
 class Stub:
@@ -31,10 +31,9 @@ class Stub:
             task_consumer=SimpleNamespace(channel=channel), hub=None, pool=None
         )
         self.lease, self.dropped, self.handled = Lease(10.0), list[Any](), list[Any]()
-        parts: dict[str, Any] = dict.fromkeys(signature(Rejoin).parameters)
-        parts |= {"loop": self.loop, "lease": self.lease, "me": SimpleNamespace(issued=1)}
-        self.cleanup = Rejoin(**parts)
-        parts = dict.fromkeys(signature(Admission).parameters) | {
+        me = SimpleNamespace(issued=1)
+        self.cleanup = on_site(Rejoin, loop=self.loop, lease=self.lease, me=me)
+        parts: dict[str, Any] = {
             "handler": self.handled.append,
             "loop": self.loop,
             "outcomes": SimpleNamespace(
@@ -44,7 +43,7 @@ class Stub:
             "recorder": SimpleNamespace(mark=lambda mid, start: None),
             "checker": SimpleNamespace(must_ask=lambda *about: False),
         }
-        self.admission = Admission(**parts)
+        self.admission = on_site(Admission, **parts)
 
 
 def _delivery(epoch: int) -> Any:

@@ -6,17 +6,16 @@ happened while Redis was away.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Self
-
-from celery.utils.log import get_logger
 
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Incident
 
-logger = get_logger("celery_poison")
+logger = logging.getLogger("celery_poison")
 
 #: Seconds between two looks, each of them two small reads.
 PAUSE = 1.0
