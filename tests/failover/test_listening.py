@@ -18,8 +18,7 @@ from celery.result import AsyncResult
 
 from celery_poison import install, signals
 from celery_poison.errors import ConfigurationError
-from celery_poison.failover import listening
-from celery_poison.ledger import Ledger
+from celery_poison.ledger import Ledger, listening
 from celery_poison.ledger.fleet import Silence
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer, wait_until
