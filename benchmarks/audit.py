@@ -38,7 +38,8 @@ def _empty(seed: int, world: str) -> Accused:
 
 def _planted(seed: int, world: str) -> tuple[bool, Accused]:
     """Whether what is planted was found, and what else was accused."""
-    culprit = worlds.CULPRITS[seed % len(worlds.CULPRITS)]
+    culprits = worlds.culprits(world)
+    culprit = culprits[seed % len(culprits)]
     found = accused(world, seed, culprit)
     mine = [each for each in found if each[:2] == (culprit.dimension, culprit.key)]
     return bool(mine), [each for each in found if each not in mine]

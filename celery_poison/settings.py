@@ -322,6 +322,12 @@ class Settings:
         values.release,
         "Version of your own code; journalled, so that deploys can be compared.",
     )
+    node: str = _setting(
+        "",
+        values.release,
+        "Machine below this worker, as you call it; journalled. Default: POISON_NODE of the environment;"
+        " without either, deaths are compared by host alone.",
+    )
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Self:

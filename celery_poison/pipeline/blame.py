@@ -10,16 +10,18 @@ every word.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from celery_poison.pipeline.dispersion import Codes
-from celery_poison.pipeline.model import FALSE_SHARE, Cells, Judged, chance_of_change, judge
+from celery_poison.pipeline.model import FALSE_SHARE, LEAST_DEATHS, Cells, Judged, chance_of_change, judge
 from celery_poison.pipeline.outages import with_times
 from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from celery_poison.pipeline.window import SIZE, Window
@@ -27,15 +29,18 @@ from celery_poison.pipeline.window import SIZE, Window
 ALWAYS = Window()
 
 #: What may be suspected. ``shape`` and ``payload`` are those of one task, ``task_release`` its releases.
-DIMENSIONS = ("time", "fingerprint", "task", "shape", "payload", "task_release", "release", "queue", "host")
+#: ``node`` is the machine below a host, where the workers know it (``poison_node``).
+DIMENSIONS = (
+    *("time", "fingerprint", "task", "shape", "payload", "task_release", "release", "queue", "node", "host"),
+)
 #: Those of which each element belongs to one task.
 PARTS = ("fingerprint", "shape", "payload", "task_release")
 #: Those whose elements differ by nature.
-SIBLINGS = ("time", "release", "queue", "host")
+SIBLINGS = ("time", "release", "queue", "node", "host")
 #: Runs a query over ``{tallies}``, ``{deaths}``, ``{kin}`` and ``{fingerprints}``, and returns its few rows.
 Ask = Callable[[str], Any]
 
-_SIZES = ("under 1 kB", "1-10 kB", "10-100 kB", "100 kB-1 MB", "1-10 MB", "10-100 MB", "100 MB or more")
+SIZES = ("under 1 kB", "1-10 kB", "10-100 kB", "100 kB-1 MB", "1-10 MB", "10-100 MB", "100 MB or more")
 IS_ALIVE = "(r.end = 'rolled_back' or r.end = 'finished' and coalesce(outcome, '') <> 'lost')"
 #: 1 for a death alone of a message that had died before: it was a candidate, and this was its trial.
 _TRIED = "(case when blame = 'exact' and crashes >= 2 then 1 else 0 end)"
@@ -67,7 +72,7 @@ CELLS = f"""{MISFORTUNES}, bearers as (
 ), troubled as (select distinct task as died from misfortunes
 ), runs as (
   select task, queue, host, release, shape, size, {{recent}} as recent, date, runtime_ms as ms,
-    case when {IS_ALIVE} then n else 0 end as alive
+    case when {IS_ALIVE} then n else 0 end as alive, since
   from {{tallies}} r where {{window}}
 ), borne as (
   select task, queue, host, release, shape, {SIZE} as size, fingerprint, {{recent}} as recent, date,
@@ -75,19 +80,20 @@ CELLS = f"""{MISFORTUNES}, bearers as (
   from {{kin}} r join bearers using (fingerprint) where {{window}}
 ), every as (
   select task, queue, host, release, shape, size, null as fingerprint, null as cause, recent, date,
-    null as hour, 0 as deaths, ms, alive from runs
+    null as hour, 0 as deaths, ms, alive, since from runs
   union all select task, queue, host, release, shape, size, fingerprint, null, recent, date,
-    null, 0, ms, alive from borne
+    null, 0, ms, alive, null from borne
   union all select task, queue, host, release, shape, size, null, null, recent, date,
-    null, 0, -ms, -alive from borne
+    null, 0, -ms, -alive, null from borne
   union all select task, queue, host, release, shape, size, b.fingerprint, cause, recent, date,
-    hour, deaths, 0, 0 from misfortunes m left join bearers b on m.fingerprint = b.fingerprint
+    hour, deaths, 0, 0, null from misfortunes m left join bearers b on m.fingerprint = b.fingerprint
 )
 select died as task, queue, host, release, case when died is not null then shape end as shape,
   case when died is not null then size end as size, cast(fingerprint as string) as fingerprint,
   cast(cause as string) as cause, recent, case when recent then cast(date as string) end as date,
   case when recent then cast(hour as int) end as hour, cast(round(sum(deaths), 9) as double) as deaths,
-  cast(sum(ms) as double) as ms, cast(sum(alive) as bigint) as alive
+  cast(sum(ms) as double) as ms, cast(sum(alive) as bigint) as alive,
+  substr(cast(min(since) as string), 1, 16) as since
 from every e left join troubled t on e.task = t.died
 group by all
 """
@@ -100,17 +106,24 @@ join (select fingerprint from {{fingerprints}} where alive = 0 and cleared = 0) 
 where {_TRIED} = 1 and {{recent}} and {{window}} group by fingerprint
 """
 RUNS_ALIVE = f"select cast(sum(n) as bigint) as n from {{tallies}} r where {IS_ALIVE}"
+#: On which machine each worker began.
+STARTED = """
+select worker, note, cast(cast(n.at as date) as string) as date from {noted} n
+where event = 'worker_started' and note like 'on %' and worker is not null order by n.at, seq
+"""
 SEEN = "select sum(fingerprints) as n from {tallies} where {recent} and {window}"
 
 
-_WORDS = ("dimension", "key", "standing", "says", "causes", "first_seen")
+_WORDS = ("dimension", "key", "standing", "says", "causes", "first_seen", "since", "task")
 _NUMBERS = ("deaths", "elsewhere", "expected", "times", "low", "high", "p", "q", "hours")
+_OF_STARTS = ("start_times", "start_low", "start_high", "start_q")
 #: Of the table ``blame``.
 SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in _WORDS),
         *((name, pa.int64()) for name in ("proven", "alive")),
-        *((name, pa.float64()) for name in (*_NUMBERS, "before_deaths", "before_expected", "change_p")),
+        *((name, pa.float64()) for name in (*_NUMBERS, *_OF_STARTS)),
+        *((name, pa.float64()) for name in ("before_deaths", "before_expected", "change_p")),
     ]
 )
 
@@ -133,21 +146,39 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
         return []
     guilty = dict(zip(*ask(window.fill(GUILTY)).to_pydict().values(), strict=True))
     seen = int(ask(window.fill(SEEN))["n"][0].as_py() or 0)
-    cells = with_times(cells)
-    sizes = cells["size"].map(dict(enumerate(_SIZES)))
+    cells = _with_nodes(with_times(cells), ask(STARTED).to_pylist(), window)
+    sizes = cells["size"].map(dict(enumerate(SIZES)))
     cells = cells.assign(
         payload=cells["task"] + " " + sizes,
         shape=cells["task"] + "(" + cells["shape"] + ")",
         task_release=cells["task"] + " @ " + cells["release"],
     )
-    numbered = {name: pd.factorize(cells[name]) for name in DIMENSIONS}
+    numbered = {name: pd.factorize(cells[name]) for name in DIMENSIONS if name in cells}
     summed = {name: _summed(cells.assign(code=codes)) for name, (codes, _) in numbered.items()}
     rows = []
     for told in judge(_window(cells, numbered, seen, guilty)):
         key = numbered[told.dimension][1][told.code]
-        rows.append(_row(told, key, *summed[told.dimension], guilty, window.since is not None))
+        rows.append(_row(told, key, summed[told.dimension], guilty, window.since is not None))
     rows.sort(key=_order)
     return rows
+
+
+def _with_nodes(cells: pd.DataFrame, started: Iterable[Mapping[str, str]], window: Window) -> pd.DataFrame:
+    """Add the ``node`` on which each host was on each day, where any worker said so when it started."""
+    moves: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
+    for row in started:
+        name = row["worker"].rpartition("/")[0] or row["worker"]
+        moves[name.rpartition("@")[2]].append((row["date"], row["note"].removeprefix("on ")))
+    if not moves:
+        return cells
+    before = str(window.since - timedelta(1)) if window.since else ""
+
+    def node(host: str, date: str) -> str | None:
+        known = moves.get(host, [("", None)])
+        return known[max(0, bisect_right(known, date, key=lambda each: each[0]) - 1)][1]
+
+    pairs = zip(cells["host"], cells["date"].fillna(before), strict=True)
+    return cells.assign(node=[node(*pair) for pair in pairs])
 
 
 def _window(
@@ -176,27 +207,47 @@ def _blocks(cells: pd.DataFrame, name: str) -> Codes:
     return numbers
 
 
-def _summed(cells: pd.DataFrame) -> tuple[dict[Any, Any], dict[int, list[str]]]:
-    """Return the sums of each ``code``, in the window and before it; and what it died of, most first."""
+class _Sums(NamedTuple):
+    """Of the elements of a dimension, by number.
+
+    Attributes:
+        of: sums of deaths, run time and runs that ended alive, by number and whether of the window.
+        causes: what it died of, the commonest first.
+        tasks: that which had most of its deaths.
+        first: when it ran first.
+    """
+
+    of: Mapping[Any, Any]
+    causes: Mapping[int, list[str]]
+    tasks: Mapping[int, str]
+    first: Mapping[int, str]
+
+
+def _summed(cells: pd.DataFrame) -> _Sums:
+    """Return the sums of each ``code``."""
     sums = cells.groupby(["code", "recent"])[["deaths", "ms", "alive"]].sum().to_dict("index")
     causes = defaultdict(list)
-    died = cells[cells["recent"]].groupby(["code", "cause"])["deaths"].sum()
-    for (code, cause), n in died[died > 0].sort_values(ascending=False, kind="stable").items():
+    for (code, cause), n in _most(cells, "cause"):
         causes[code].append(f"{cause} {n:.3g}")
-    return sums, causes
+    tasks = {code: task for (code, task), _ in reversed(_most(cells, "task"))}
+    return _Sums(sums, causes, tasks, cells[cells["since"].notna()].groupby("code")["since"].min().to_dict())
+
+
+def _most(cells: pd.DataFrame, name: str) -> list[Any]:
+    died = cells[cells["recent"]].groupby(["code", name])["deaths"].sum()
+    return [*died[died > 0].sort_values(ascending=False, kind="stable").items()]
 
 
 def _row(
     told: Judged,
     key: str,
-    sums: Mapping[Any, Any],
-    causes: Mapping[int, list[str]],
+    sums: _Sums,
     guilty: Mapping[str, int],
     compared: bool,
 ) -> dict[str, Any]:
-    """Return a row of the table, of what :func:`_summed` found in its dimension."""
+    """Return a row of the table, of the sums of its dimension."""
     none = {"deaths": 0.0, "ms": 0.0, "alive": 0}
-    now, earlier = (sums.get((told.code, recent), none) for recent in (True, False))
+    now, earlier = (sums.of.get((told.code, recent), none) for recent in (True, False))
     proven = guilty.get(key, 0) if told.dimension == "fingerprint" else 0
     row = {
         "dimension": told.dimension,
@@ -210,9 +261,14 @@ def _row(
         **{name: getattr(told, name) for name in ("low", "high", "p", "q")},
         "alive": round(now["alive"]),
         "hours": now["ms"] / 3_600_000,
-        "causes": ", ".join(causes[told.code][:3]),
-        **dict.fromkeys(("before_deaths", "before_expected", "change_p")),
+        "causes": ", ".join(sums.causes.get(told.code, ())[:3]),
+        "since": sums.first.get(told.code),
+        "task": sums.tasks.get(told.code),
+        **dict.fromkeys((*_OF_STARTS, "before_deaths", "before_expected", "change_p")),
     }
+    if told.dimension == "task_release" and (of_starts := told.by_start):
+        figures = of_starts.deaths / of_starts.expected, of_starts.low, of_starts.high, of_starts.q
+        row |= dict(zip(_OF_STARTS, figures, strict=True))
     if compared:
         deaths, hours = earlier["deaths"], earlier["ms"] / 3_600_000
         row["before_deaths"] = round(deaths, 3)
@@ -232,12 +288,13 @@ def with_first_seen(
     """
     known = {(row["dimension"], row["key"]): row["first_seen"] for row in before}
     return [
-        {**row, "first_seen": (known.get((row["dimension"], row["key"])) or at) if _is_accused(row) else None}
+        {**row, "first_seen": (known.get((row["dimension"], row["key"])) or at) if is_accused(row) else None}
         for row in blamed
     ]
 
 
-def _is_accused(row: Mapping[str, Any]) -> bool:
+def is_accused(row: Mapping[str, Any]) -> bool:
+    """Whether a row is guilty or suspicious."""
     return bool(row["standing"] != "unremarkable")
 
 
@@ -247,7 +304,7 @@ def anomalies(blamed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     Only of what is guilty or suspicious, since the rate of a host rises with that of a bad task; with eight
     deaths at least, twice what they would have been at the rate before, and not by a chance of 5 % in all.
     """
-    bad = [row for row in blamed if _is_accused(row) and row["deaths"] >= 8]
+    bad = [row for row in blamed if is_accused(row) and row["deaths"] >= 8]
     chance = FALSE_SHARE / max(1, len(bad))  # so many are compared
     return [
         row
@@ -256,6 +313,15 @@ def anomalies(blamed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         and (row["change_p"] is None or row["change_p"] < chance)
         and row["deaths"] >= 2 * (row["before_expected"] or 0)
     ]
+
+
+def is_worse_by_start(row: Mapping[str, Any]) -> bool:
+    """Whether each start of a task died more often under one release than under its others.
+
+    A question of its own, beside the accusation: a release that only makes a task slower lets it die more
+    often by start, though not by second.
+    """
+    return row["start_q"] is not None and row["start_q"] < FALSE_SHARE and row["deaths"] >= LEAST_DEATHS
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -274,6 +340,11 @@ def says(row: Mapping[str, Any]) -> str:
         )
     else:
         told = f"nothing against it: {chance}"
+    if is_worse_by_start(row):
+        told += (
+            f"; each start since {row['since']} died {row['start_times']:.3g} times"
+            f" ({row['start_low']:.3g} to {row['start_high']:.3g}) as often as under its other releases"
+        )
     if row["before_expected"] is not None:
         told += (
             f"; at its rate before it would have been {row['before_expected']:.2g}, p={row['change_p']:.2g}"

@@ -77,6 +77,7 @@ class Judged(NamedTuple):
             together, as false discovery rate (Benjamini and Hochberg), times the number of dimensions.
         explains: whether the model needs it, beside the others, to explain the deaths.
         elsewhere: of a task, further deaths, which one of its parts explains.
+        by_start: what is said where starts alone are the exposure.
     """
 
     dimension: str
@@ -89,6 +90,7 @@ class Judged(NamedTuple):
     q: float
     explains: bool
     elsewhere: float = 0.0
+    by_start: Judged | None = None
 
 
 def judge(cells: Cells) -> list[Judged]:
@@ -103,7 +105,8 @@ def judge(cells: Cells) -> list[Judged]:
 def _milder(by_second: Judged, by_start: Judged) -> Judged:
     """Return what speaks less against an element; accused is what both accuse."""
     told = max(by_second, by_start, key=lambda each: each.p)
-    return told._replace(q=max(by_second.q, by_start.q), explains=by_second.explains and by_start.explains)
+    explains = by_second.explains and by_start.explains
+    return told._replace(q=max(by_second.q, by_start.q), explains=explains, by_start=by_start)
 
 
 def q_values(p: Floats, seen: int) -> Floats:

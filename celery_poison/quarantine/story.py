@@ -266,7 +266,7 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "gate_closed": lambda entry: f"the fleet gate closed: {entry['note']}; only a death on trial convicts",
     "gate_lifted": lambda entry: f"the fleet gate was lifted by {entry['actor'] or 'itself'}{_noted(entry)}",
     "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{_noted(entry)}",
-    "worker_started": lambda entry: f"worker {entry['worker']} started",
+    "worker_started": lambda entry: f"worker {entry['worker']} started {entry['note']}".rstrip(),
     "worker_stopped": lambda entry: f"worker {entry['worker']} stopped",
     "monitor_changed": lambda entry: f"worker {entry['worker']} watches the others now",
 }

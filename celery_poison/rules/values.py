@@ -106,7 +106,7 @@ def share(value: Any) -> str | None:
 
 def release(value: Any) -> str | None:
     good = isinstance(value, str) and len(value) <= 100 and value.isprintable()
-    return None if good else "use your own version as text of at most 100 characters, or ''"
+    return None if good else "use your own name as text of at most 100 characters, or ''"
 
 
 def redact(value: Any) -> str | None:

@@ -7,6 +7,7 @@ much memory was in use, how much was allowed, or that it had been asked to leave
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -97,6 +98,7 @@ class Payload:
             "concurrency": pool.slots,
             "started_at": int(time.time() * 1000),
             "release": plugin.settings.release,
+            "machine": plugin.settings.node or os.environ.get("POISON_NODE", "")[:100],
             "guarded_tasks": plugin.guarded,
             "unguarded_tasks": ",".join(plugin.unguarded[:NAMED]),
         }

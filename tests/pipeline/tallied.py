@@ -37,7 +37,8 @@ _TABLES = {
     "tallies": """select date, ended.end, outcome, proof, cause, task, queue, shape, host, release,
       case when payload_bytes < 1000 then 0 when payload_bytes is not null
         then least(6, cast(floor(log10(payload_bytes)) as int) - 2) end as size, count(*) as n,
-      count(fingerprint) as fingerprints, sum(runtime_ms) as runtime_ms from ended group by all""",
+      count(fingerprint) as fingerprints, sum(runtime_ms) as runtime_ms, min(ended_at) as since
+      from ended group by all""",
     "kin": f"""select * from ended where fingerprint in (select fingerprint from deaths)
       or id in (select id from ended where not {_ALIVE} or ended.end = 'rolled_back')""",
     "fingerprints": f"""select fingerprint, min(task) as task, count(*) filter (where {_ALIVE}) as alive,
@@ -46,11 +47,13 @@ _TABLES = {
       count(distinct id) filter (where blame = 'exact' and crashes > 1) as guilty_messages from ended
       where fingerprint in (select fingerprint from deaths) group by fingerprint""",
     "noted": "select * from journal where event not in ('finished')",
-    "incidents": """select incident as death, 'worker' as kind, min("at") as "at",
+    "incidents": """select incident as death, 'worker' as kind,
+      max(cause) filter (where event = 'worker_lost') as cause, min("at") as "at",
       cast(min("at") as date) as date,
       epoch_ms(max("at") filter (where event = 'failover_finished')) - epoch_ms(min("at")) as recovery_ms
       from journal where incident is not null and event in ('worker_lost', 'crashed', 'failover_finished')
-      group by incident""",
+      group by incident union all select death, 'process', max(cause), min(ended_at), min(date), null
+      from ended where incident is null and ended.end = 'crashed' group by death""",
 }
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("scipy")
 
 from benchmarks.audit import accused
-from tests.pipeline.worlds import CULPRITS, WORLDS, Culprit
+from tests.pipeline.worlds import CULPRITS, NODE, WORLDS, Culprit
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -23,3 +23,7 @@ def test_NEW_22_a_history_without_a_culprit_accuses_nothing(world: str) -> None:
 @pytest.mark.parametrize("world", ["risk per start", "outage of six hours"])
 def test_NEW_22_a_planted_culprit_is_accused_and_nothing_else(world: str, culprit: Culprit) -> None:
     assert [each[:2] for each in accused(world, 1, culprit)] == [(culprit.dimension, culprit.key)]
+
+
+def test_NEW_22_a_bad_node_is_accused_though_its_pods_last_for_a_day() -> None:
+    assert [each[:2] for each in accused("pods of a day", 1, NODE)] == [("node", "node-03")]

@@ -16,10 +16,11 @@ pytest.importorskip("duckdb")
 pytest.importorskip("scipy")
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.pipeline.blame import DIMENSIONS, blame, says, with_first_seen
+from celery_poison.pipeline.blame import DIMENSIONS, blame, is_worse_by_start, says, with_first_seen
 from celery_poison.pipeline.window import Window
 from tests.pipeline import tallied
 from tests.pipeline.entries import W1, W2, cleared, died, ran
+from tests.pipeline.worlds import history as history_of
 
 DAY = 86_400.0
 
@@ -183,3 +184,24 @@ def test_NEW_22_first_seen_is_when_something_was_first_accused_and_stays() -> No
     assert [each["first_seen"] for each in first] == ["100-0", None]
     again = with_first_seen([row, {**calm, "standing": "guilty"}], first, "200-0")
     assert [each["first_seen"] for each in again] == ["100-0", "200-0"]
+
+
+def test_NEW_22_a_slower_release_is_not_accused_but_asked_of_its_starts_it_is_told() -> None:
+    rows = blame(tallied.table(history_of("a slower release", 2)))
+    told = [row for row in rows if is_worse_by_start(row)]
+    assert told and {row["key"].partition(" @ ")[2] for row in told} == {"2026.5"}
+    for row in told:
+        assert (row["standing"], row["dimension"]) == ("unremarkable", "task_release")
+        assert row["start_low"] > 1.5 and row["task"] == row["key"].partition(" @ ")[0]
+        assert "each start since 2026-01-20 00:" in row["says"]
+
+
+def test_NEW_22_a_host_belongs_to_the_node_on_which_its_worker_said_that_it_began() -> None:
+    third = "main@app-03/c"
+    starts = ((W1, "on n1", 0), (W2, "on n1", 0), (W2, "on n2", 2 * DAY), (third, None, 0))
+    on = [{"event": "worker_started", "worker": who, "note": note, "s": s} for who, note, s in starts]
+    deaths = [died(f"{w}{d}", f"{w}{d}", d * DAY, worker=w) for w in (W1, W2, third) for d in range(4)]
+    told = [*_calm(50), *on, *deaths]
+    nodes = {r["key"]: r["deaths"] for r in blame(tallied.entries(told)) if r["dimension"] == "node"}
+    assert nodes == {"n1": 6, "n2": 2}
+    assert "node" not in {r["dimension"] for r in blame(tallied.entries([*_calm(50), *deaths]))}

@@ -32,6 +32,7 @@ class Runs:
     Attributes:
         at: seconds since the history began; ms: run time; rate: risk of each run, up to a factor for all.
         release: number of the release that the run's worker had.
+        pods: ``host`` is a node, and every day has a new pod on it.
     """
 
     dice: np.random.Generator
@@ -39,6 +40,7 @@ class Runs:
     host: Codes
     at: Floats
     ms: Floats
+    pods: bool = False
     rate: Floats = field(default_factory=lambda: np.ones(1))
 
     @property
@@ -111,6 +113,18 @@ def faster_release(runs: Runs) -> None:
     per_start(runs)
 
 
+def slower_release(runs: Runs) -> None:
+    """Under one release the commonest tasks take eight times as long; each second has its risk."""
+    runs.ms = np.where((runs.release == 5) & (runs.task < 10), runs.ms * 8, runs.ms)
+    per_second(runs)
+
+
+def pods(runs: Runs) -> None:
+    """Every pod lives for a day, on one of eight nodes."""
+    runs.pods = True
+    per_second(runs)
+
+
 WORLDS: dict[str, World] = {
     "risk per second": per_second,
     "risk per start": per_start,
@@ -121,6 +135,8 @@ WORLDS: dict[str, World] = {
     "night work": nights,
     "growing load": growing_load,
     "a faster release": faster_release,
+    "a slower release": slower_release,
+    "pods of a day": pods,
 }
 
 
@@ -147,6 +163,13 @@ CULPRITS = (
     ),
     Culprit("release", "2026.5", lambda runs: runs.release == 5, 6.0),
 )
+
+NODE = Culprit("node", "node-03", lambda runs: runs.host == 3, 6.0)
+
+
+def culprits(world: str) -> tuple[Culprit, ...]:
+    """Return what may be planted in a world: where hosts last for a day, a node in place of one."""
+    return (NODE, *CULPRITS[1:]) if WORLDS[world] is pods else CULPRITS
 
 
 def history(
@@ -182,6 +205,9 @@ def _journal(runs: Runs, *, died: npt.NDArray[np.bool_]) -> pa.Table:
     count = len(runs.at)
     ms = np.where(died, runs.ms * runs.dice.uniform(size=count), runs.ms).astype(np.int64)
     names = np.array([f"m{n}" for n in range(count)])
+    worker = np.char.mod("main@app-%02d/aaaa", runs.host)
+    if runs.pods:
+        worker = np.char.add(np.char.mod("main@pod-%d", runs.day), np.char.mod("-%d/aaaa", runs.host))
     given: dict[str, Any] = {
         "event": np.where(died, "crashed", "finished"),
         "outcome": np.where(died, "exact", "success"),
@@ -191,7 +217,7 @@ def _journal(runs: Runs, *, died: npt.NDArray[np.bool_]) -> pa.Table:
         "token": names,
         "task": np.char.mod("shop.task_%03d", runs.task),
         "queue": np.char.mod("queue-%d", runs.task % 4),
-        "worker": np.char.mod("main@app-%02d/aaaa", runs.host),
+        "worker": worker,
         "release": np.char.mod("2026.%d", runs.release),
         "shape": np.char.mod("int,dict[%d]", np.random.default_rng(1).integers(0, 3, count)),
         "payload_bytes": (runs.dice.lognormal(7, 2, count)).astype(np.int64),
@@ -204,4 +230,22 @@ def _journal(runs: Runs, *, died: npt.NDArray[np.bool_]) -> pa.Table:
     for name, kind in FIELDS:
         arrow = pa.int64() if kind.typeName() == "long" else pa.string()
         columns[name] = pa.array(given[name], arrow) if name in given else pa.nulls(count, arrow)
-    return pa.table(columns)
+    told = pa.table(columns)
+    return pa.concat_tables([_started(told.schema), told]) if runs.pods else told
+
+
+def _started(schema: pa.Schema) -> pa.Table:
+    """Return what the pods' workers tell when they start."""
+    day_ms = int(DAY_S * 1000)
+    rows = [
+        {
+            "at": datetime.fromtimestamp((START_MS + day * day_ms) / 1000, UTC),
+            "seq": host,
+            "event": "worker_started",
+            "worker": f"main@pod-{day}-{host}/aaaa",
+            "note": f"on node-{host:02d}",
+        }
+        for day in range(DAYS)
+        for host in range(HOSTS)
+    ]
+    return pa.Table.from_pylist(rows, schema=schema)

@@ -30,13 +30,17 @@ DEATHS: dict[tuple[str, tuple[Any, ...]], tuple[str, dict[str, Any], str]] = {
 }
 
 
-def test_NEW_2_every_death_has_its_cause_and_its_evidence(new_crew: Any, redis_url: str) -> None:
+def test_NEW_2_every_death_has_its_cause_and_its_evidence(
+    new_crew: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first one in the pool, the second in a cell; then it is in quarantine."""
+    monkeypatch.setenv("POISON_NODE", "node-7")
     crew: Crew = new_crew(redis_url, poison_release="v7")
     sent = {crew.send(task, *args).id: (task, args) for task, args in DEATHS}
     with crew.worker():
         crew.await_that(lambda: len(crew.quarantine.list()) == len(sent), "all in quarantine")
         crew.await_that(crew.nothing_runs, "forgotten")
+    assert {entry["note"] for entry in crew.events("worker_started")} == {"on node-7"}
     for record in crew.quarantine.list():
         cause, wanted, told = DEATHS[sent[record.id]]
         assert (record.cause, record.crashes, record.strikes) == (cause, 2, 2), sent[record.id]

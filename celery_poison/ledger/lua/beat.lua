@@ -29,7 +29,8 @@ if troubles > (tonumber(counts[4] or nil) or 0) then redis.call('HSET', KEYS[2],
 redis.call('HSET', KEYS[2], 'troubles', troubles)
 redis.call('EXPIRE', KEYS[2], 86400)
 if ARGV[3] == '1' then
+  local machine = redis.call('HGET', KEYS[2], 'machine') or ''
   journal(KEYS[6], ARGV[1], {event = 'worker_started', worker = ARGV[2],
-    release = redis.call('HGET', KEYS[2], 'release')})
+    note = machine ~= '' and 'on ' .. machine or '', release = redis.call('HGET', KEYS[2], 'release')})
 end
 return {'OK', now}
