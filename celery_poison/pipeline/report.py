@@ -1,12 +1,14 @@
 """One page to look at, and the same figures as JSON (NEW-7).
 
 ``gather`` asks for the few hundred rows that are shown, by SQL that Spark and DuckDB read alike; ``render``
-makes of them one file of plain tables that loads nothing and runs nothing, with every foreign word escaped.
+makes of them one file that loads nothing and runs nothing, with every foreign word escaped. First comes what
+stands out; all that was compared is behind a fold.
 """
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
@@ -14,22 +16,39 @@ from typing import Any
 
 from celery_poison.basics.text import clean
 from celery_poison.pipeline.backtest import Replayed, as_dict
-from celery_poison.pipeline.blame import ALWAYS, Ask, anomalies
+from celery_poison.pipeline.blame import ALWAYS, PARTS, SIZES, Ask, anomalies, is_accused, is_worse_by_start
+from celery_poison.pipeline.chart import figure
 from celery_poison.pipeline.window import Window
 
+#: Of the whole window, and since when each release runs.
 _TOTALS = """
 select coalesce(cast(sum(n) as bigint), 0) as attempts,
-  coalesce(cast(sum(case when t.end = 'crashed' then n end) as bigint), 0) as deaths,
+  coalesce(cast(sum(case when t.end = 'crashed' then n end) as bigint), 0) as died,
   coalesce(cast(sum(case when proof = 'cleared' then n end) as bigint), 0) as cleared,
-  count(distinct task) as tasks, min(date) as since, max(date) as until
-from {tallies} t where {recent} and {window}
+  count(distinct task) as tasks, min(date) as since, max(date) as until,
+  release, substr(cast(min(t.since) as string), 1, 16) as first, grouping(release) as every
+from {tallies} t where {recent} and {window} group by grouping sets ((), (release)) order by first
 """
-_DAYS = """
-select date, count(case when kind = 'worker' then 1 end) as workers,
+#: Of the whole window, of each day, and of each day by cause.
+_DEATHS = """
+select date, cause, count(*) as deaths, count(case when kind = 'worker' then 1 end) as workers,
   count(case when kind = 'process' then 1 end) as processes,
-  median(recovery_ms) as recovery_ms, max(recovery_ms) as longest_ms
-from {incidents} where {recent} and {window} group by date order by date
+  median(recovery_ms) as recovery_ms, max(recovery_ms) as longest_ms,
+  grouping(date) + grouping(cause) as every
+from (select date, coalesce(cause, 'unknown') as cause, kind, recovery_ms
+  from {incidents} where {recent} and {window}) d
+group by grouping sets ((), (date), (date, cause)) order by date, cause
 """
+#: So many findings of each dimension are shown at once.
+_SHOWN = 5
+_STANDINGS = {"slower": "more deaths by start"}
+_KINDS = {
+    "task_release": "release of a task",
+    "shape": "form of arguments",
+    "payload": "size of arguments",
+    "fingerprint": "arguments",
+}
+_COUNTED = ("attempts", "died", "cleared", "tasks", "deaths", "workers", "processes")
 
 
 def gather(
@@ -49,19 +68,63 @@ def gather(
         as_of: of which history all of it is, in words.
         left_out: sentences on what the lake could not read.
     """
-    totals, days = (ask(window.fill(query)).to_pylist() for query in (_TOTALS, _DAYS))
+    tallied, deaths = (
+        [as_json(row) for row in ask(window.fill(query)).to_pylist()] for query in (_TOTALS, _DEATHS)
+    )
+    totals = dict.fromkeys(_COUNTED, 0) | {"since": None, "until": None, "recovery_ms": None}
+    for row in (*tallied, *deaths):  # Spark has no row of a whole that is empty
+        if row["every"] == (2 if "cause" in row else 1):
+            totals |= {name: row[name] for name in totals if name in row}
+    totals["blamed"] = round(sum(row["deaths"] for row in blamed if row["dimension"] == "time"))
+    totals["compared"] = len(blamed)
     replay = as_dict(replayed) if replayed else {"outcomes": [], "recommended": None}
+    changed = anomalies(blamed)
+    by_start = [row for row in blamed if is_worse_by_start(row) and not is_accused(row)]
     return {
         "window": {name: day and str(day) for name, day in asdict(window).items()},
         "as_of": as_of,
-        "totals": as_json(totals[0]),
-        "days": [as_json(row) for row in days],
+        "totals": totals,
+        "days": [row for row in deaths if row["every"] == 1],
+        "causes": [row for row in deaths if not row["every"]],
+        "releases": [
+            {"release": row["release"], "since": row["first"]}
+            for row in tallied
+            if row["release"] is not None and not row["every"]
+        ],
+        "findings": [
+            {**as_json(row), "command": command(row), "changed": row in changed}
+            for row in sorted((*filter(is_accused, blamed), *by_start), key=lambda row: -row["deaths"])
+        ],
         "blame": [as_json(row) for row in top(blamed, 12)],
-        "anomalies": [as_json(row) for row in anomalies(blamed)[:50]],
+        "anomalies": [as_json(row) for row in changed[:50]],
         "backtest": replay["outcomes"],
         "recommended": replay["recommended"],
         "left_out": [*left_out],
     }
+
+
+def command(row: Mapping[str, Any]) -> str:
+    """Return what to type next about an element of blame."""
+    name, key, task = row["dimension"], str(row["key"]), row["task"] or ""
+    poison = "celery -A proj poison"
+    since = f" --since {str(row['since']).replace(' ', 'T')}+00:00" if row["since"] else ""
+    if row["standing"] == "guilty":
+        return f"{poison} block --fingerprint {shlex.quote(key)} --task {shlex.quote(task)} --expires 7d"
+    if name == "time":
+        begin, _, end = key.replace(":00", "").partition(" to ")
+        hours = (f"{each.replace(' ', 'T')}:00+00:00" for each in (begin, end))
+        return f"{poison} list --between {' '.join(hours)}" if end else f"{poison} list --since {key}"
+    if name == "release":
+        return f"{poison} list{since}"
+    if name == "node":
+        return f"{poison} incidents"
+    own = {"fingerprint": "fingerprint", "queue": "queue"}
+    wanted = f"{own.get(name, 'task')}={shlex.quote(key if name in own else task)}"
+    if name == "host":
+        wanted = f"worker=*@{shlex.quote(key)}/*"
+    if name == "payload" and (least := SIZES.index(key.removeprefix(f"{task} "))):
+        wanted += f" payload_bytes>={10 ** (least + 2)}"
+    return f"{poison} list --filter {shlex.quote(wanted)}{since if name == 'task_release' else ''}"
 
 
 def top(blamed: Iterable[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
@@ -86,47 +149,50 @@ _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">
 <title>What kills the workers</title><style>{style}</style></head>
-<body><main><h1>What kills the workers</h1>{body}</main></body></html>
+<body><main>{body}</main></body></html>
 """
 _STYLE = """
-:root{color-scheme:light dark;--bad:#c23b3b;--warn:#b97210;--good:#2c7a5b}
-@media(prefers-color-scheme:dark){:root{--bad:#e2706b;--warn:#e0a64e;--good:#66b894}}
-body{max-width:1280px;margin:0 auto;padding:24px;font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
-h2{margin:32px 0 0}p{margin:4px 0 10px;opacity:.75}section{overflow-x:auto;margin-bottom:16px}
+:root{color-scheme:light dark;--bad:#b3322f;--warn:#9a5b06;--good:#1f6b4d;--line:#8884;--back:#8881;
+--c0:#4464ad;--c1:#c2703d;--c2:#4f8a5b;--c3:#8a5a9e;--c4:#b8a03a;--c5:#8a8f98}
+@media(prefers-color-scheme:dark){:root{--bad:#ee8a84;--warn:#e5b264;--good:#7ccaa8;
+--c0:#7d9be0;--c1:#e39a66;--c2:#7dbb89;--c3:#bd92cf;--c4:#d8c568;--c5:#9aa0aa}}
+*{box-sizing:border-box}
+body{max-width:1080px;margin:0 auto;padding:16px;font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
+h1{margin:8px 0 4px;font-size:28px;line-height:1.2}h2{margin:32px 0 8px;font-size:19px}p{margin:4px 0 10px}
+.dim{opacity:.75}section{overflow-x:auto}summary{cursor:pointer;margin:12px 0;font-weight:600}
+article{border:1px solid var(--line);border-left:4px solid;border-radius:4px;padding:8px 12px;margin:0 0 10px}
+h3{margin:0;font-size:16px;color:CanvasText}h3 span{font-weight:400;opacity:.75}
+article p{margin:2px 0 6px;color:CanvasText}
+code{display:block;padding:6px 8px;background:var(--back);color:CanvasText}
+code{font:13px/1.4 ui-monospace,monospace}
+b{text-transform:uppercase;font-size:12px;letter-spacing:.04em}
 table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
-td,th{padding:4px 8px;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}
+td,th{padding:4px 8px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 .w{text-align:left;white-space:normal;min-width:9em}
-.guilty{color:var(--bad)}.suspicious{color:var(--warn)}.best{color:var(--good);font-weight:600}
-"""
-#: Which figures, what they are, and the columns.
-_SECTIONS = (
-    (
-        "totals",
-        "In all",
-        "Of the attempts: deaths, and those of them that a trial cleared.",
-        "attempts deaths cleared tasks",
-    ),
+.guilty{color:var(--bad)}.suspicious,.slower{color:var(--warn)}.best{color:var(--good);font-weight:600}
+figure{margin:16px 0}svg{display:block;width:100%;height:180px;border-bottom:1px solid var(--line)}
+.axis{display:flex;justify-content:space-between;font-size:12px;opacity:.75}
+.key{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:13px;margin-top:6px}
+.key i{display:inline-block;width:10px;height:10px;margin-right:6px}
+line{stroke:CanvasText;stroke-dasharray:3 3;opacity:.6;vector-effect:non-scaling-stroke}
+""" + "".join(f".c{n}{{fill:var(--c{n});background:var(--c{n})}}" for n in range(6))
+#: Which figures, what they are, and the columns: what is behind a fold.
+_FOLDED = (
     (
         "days",
         "Day by day",
         "Deaths of whole workers, and of single processes of a pool. Recovery: from noticing that a worker is"
         " dead to everything of it being put back, in milliseconds: the median and the longest.",
-        "date workers processes recovery_ms longest_ms",
+        "date deaths workers processes recovery_ms longest_ms",
     ),
     (
         "blame",
-        "Who is to blame",
-        "Red is guilty: a trial proved it. Amber is suspicious: more deaths than chance explains, with all"
-        " else taken into account, so that a bad task does not colour its host. Low and high are the bounds"
-        " of times, to 95 %. Whom a trial cleared is not held against it.",
+        "All that was compared",
+        "Of each kind the first twelve. Guilty: a trial proved it. Suspicious: more deaths than chance"
+        " explains, with all else taken into account, so that a bad task does not colour its host. Low and"
+        " high are the bounds of times, to 95 %. What a trial cleared is held against nothing.",
         "dimension key standing deaths expected times low high q alive causes"
         " before_deaths before_expected change_p",
-    ),
-    (
-        "anomalies",
-        "What has changed",
-        "Of these, what kills more often than before the window, or did not run before.",
-        "dimension key standing deaths before_deaths before_expected change_p",
     ),
     (
         "backtest",
@@ -141,16 +207,89 @@ def render(told: Mapping[str, Any]) -> str:
     """Return the page that shows what :func:`gather` found."""
     totals, best = told["totals"], told["recommended"] or {"says": "", "reasons": ()}
     span = f"{totals['since'] or '…'} to {totals['until'] or '…'} (UTC)"
-    span += ", compared with the time before" if told["window"]["since"] else ""
-    body = [f"<p>{_safe('; '.join(filter(None, (span, told['as_of']))))}</p>"]
+    span = "; ".join(filter(None, (span, told["as_of"])))
+    body = [f'<h1>{_headline(told)}</h1><p class="dim">{_safe(span)}</p>']
     if told["left_out"]:
         body += ["<h2>What is missing here</h2>", _items(told["left_out"])]
+    body += [_items(_counts(told)), figure(told["causes"], told["releases"], totals, _safe)]
+    first = top(told["findings"], _SHOWN)
+    body += ["<h2>Findings</h2>", *map(_finding, first)]
+    if others := [row for row in told["findings"] if row not in first]:
+        rows = "".join(map(_finding, others))
+        body.append(f"<details><summary>{len(others):,} more findings</summary>{rows}</details>")
+    body.append(_items(_compared(told)))
+    if best["reasons"]:
+        body += [f"<h2>Policy: {_safe(best['says'])}</h2>", _items(best["reasons"])]
     replayed = sorted(told["backtest"], key=lambda row: (row["innocents"], row["deaths"]))
     replayed = [{**row, "standing": "best" if row["says"] == best["says"] else ""} for row in replayed]
-    figures = {**told, "totals": [totals], "backtest": replayed}
-    for name, title, words, columns in _SECTIONS:
-        body += [f"<h2>{title}</h2><p>{_safe(words)}</p>", _table(figures[name], columns.split())]
-    return _PAGE.format(style=_STYLE, body="".join([*body, _items(best["reasons"])]))
+    figures = {**told, "backtest": replayed}
+    for name, title, words, columns in _FOLDED:
+        if figures[name]:
+            table = _table(figures[name], columns.split())
+            body.append(f"<details><summary>{title}</summary><p>{_safe(words)}</p>{table}</details>")
+    return _PAGE.format(style=_STYLE, body="".join(body))
+
+
+def _headline(told: Mapping[str, Any]) -> str:
+    """Return how many died, and what stands out."""
+    deaths, found = told["totals"]["deaths"], told["findings"]
+    many = {name: sum(row["standing"] == name for row in found) for name in ("guilty", "suspicious")}
+    words = ", ".join(f"{n} {name}" for name, n in many.items() if n)
+    if not deaths:
+        return "Nothing died"
+    return f"{_plural(deaths, 'death')}: {words or 'nothing stands out'}"
+
+
+def _counts(told: Mapping[str, Any]) -> list[str]:
+    """Return how many died, as each part of the page counts them, and why the numbers differ."""
+    totals = told["totals"]
+    ran = f"{_plural(totals['attempts'], 'attempt')} of {_plural(totals['tasks'], 'task')} ended"
+    if not totals["deaths"]:
+        return [ran]
+    parts = (_plural(totals["workers"], "whole worker"), _plural(totals["processes"], "single process", "es"))
+    words = [f"{ran}; of these {totals['died']:,} in a death, of which trials cleared {totals['cleared']:,}"]
+    words.append(f"{_plural(totals['deaths'], 'death')}: {', '.join(parts)}")
+    if totals["blamed"] != totals["deaths"]:
+        words.append(
+            f"compared are {_plural(totals['blamed'], 'death')}: a message that died again counts once, and a"
+            " death whose suspects were all cleared, or that ended no task, not at all"
+        )
+    was = next((row["deaths"] for row in told["backtest"] if row["says"] == "as it is"), totals["deaths"])
+    if was != totals["deaths"]:
+        words.append(f"replayed are {_plural(was, 'death')}: those of messages whose task id is known")
+    return words
+
+
+def _compared(told: Mapping[str, Any]) -> list[str]:
+    """Return what the findings are among, and what was compared with what; or that nothing was."""
+    totals, since = told["totals"], told["window"]["since"]
+    if not totals["compared"]:
+        return ["Nothing was compared: there is no death that anything could be to blame for."]
+    rest = totals["compared"] - len(told["findings"])
+    words = [f"{rest:,} others that were in a death are unremarkable"]
+    if not since:
+        return [*words, "Days were not compared with earlier ones: --since 7d does that."]
+    if any(row["before_deaths"] or row["change_p"] is not None for row in told["blame"]):
+        return [*words, f"All from {since} on, compared with the time before."]
+    return [*words, f"Nothing was compared with the time before {since}: the lake has no entry of it."]
+
+
+def _finding(row: Mapping[str, Any]) -> str:
+    standing = row["standing"] if row["standing"] != "unremarkable" else "slower"
+    marks = _STANDINGS.get(standing, standing) + (", new or worse than before" if row["changed"] else "")
+    key, task = str(row["key"]), row["task"]
+    of = "of" if row["dimension"] in PARTS else "mostly"
+    named = f" <span>{of} {_safe(task)}</span>" if task and not key.startswith(task) else ""
+    says = row["says"].removeprefix(f"{standing}: ") + (f" ({row['causes']})" if row["causes"] else "")
+    return (
+        f'<article class="{standing}"><h3><span>{_KINDS.get(row["dimension"], row["dimension"])}</span>'
+        f" {_safe(key)}{named}</h3><b>{marks}</b><p>{_safe(says)}</p>"
+        f"<code>{_safe(row['command'])}</code></article>"
+    )
+
+
+def _plural(count: int, name: str, ending: str = "s") -> str:
+    return f"{count:,} {name}{'' if count == 1 else ending}"
 
 
 def _items(sentences: Iterable[str]) -> str:
@@ -166,7 +305,7 @@ def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     lines += ["".join(f"<td{kinds[name]}>{_number(row.get(name))}</td>" for name in names) for row in rows]
     marks = ["", *(row.get("standing", "") for row in rows)]
     drawn = (f'<tr class="{mark}">{line}</tr>' for mark, line in zip(marks, lines, strict=True))
-    return f"<section><table>{''.join(drawn)}</table></section>" if rows else "none"
+    return f"<section><table>{''.join(drawn)}</table></section>"
 
 
 def _number(value: Any) -> str:
