@@ -1,0 +1,1 @@
+"""What hangs on the core by hooks, and the core without it."""
