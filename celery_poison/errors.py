@@ -32,7 +32,7 @@ class MessageNotFound(PoisonError):
 
 
 class GivenUp(PoisonError):
-    """What ``AsyncResult.get()`` raises for a task whose message a person gave up (SAP-7).
+    """A person gave the message up: ``AsyncResult.get()`` raises this (SAP-7).
 
     A client that does not import celery_poison gets Celery's stand-in of the same name and text.
     """
@@ -47,11 +47,11 @@ class DecisionPending(PoisonError):
 
 
 class SecondPersonNeeded(PoisonError):
-    """Nothing was done: somebody else has to ask for the same (``poison_second_person``)."""
+    """Nothing was done: another person has to ask for the same (``poison_second_person``)."""
 
 
 class PolicyConflict(PoisonError):
-    """Somebody else changed a policy since it was read; nothing was changed (EMS-9)."""
+    """Another person changed a policy since it was read; nothing was changed (EMS-9)."""
 
 
 class ProposalRefused(PoisonError):

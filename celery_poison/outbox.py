@@ -51,19 +51,18 @@ def outbox_table(metadata: Any) -> Any:
 
 @contextmanager
 def publishing_in(session: Any, app: Celery | None = None) -> Iterator[None]:
-    """Store what is published in here as part of the transaction of ``session`` (TP1-1, TP1-9).
+    """Store messages that are published in here as part of the transaction of ``session`` (TP1-1, TP1-9).
 
-    It is sent when that is committed, in the order of the calls, and not at all if it is rolled back. All of
-    it, whether its tasks have an outbox or not; but for what a task publishes in its own place (a retry, what
-    it is replaced by), which leaves at once.
+    They are sent when that is committed, in the order of the calls, and not at all if it is rolled back,
+    whether their tasks have an outbox or not. Only a task's own retry or replacement leaves at once.
 
     Args:
-        session: a ``Session``, a ``scoped_session`` or a ``Connection``. Of an ``AsyncSession`` the one that
-            ``await session.run_sync(...)`` gives to its function.
+        session: a ``Session``, a ``scoped_session`` or a ``Connection``; with an ``AsyncSession`` the one
+            that ``await session.run_sync(...)`` gives to its function.
         app: default: Celery's current app.
 
     Raises:
-        ConfigurationError: nobody would send it: ``poison_outbox_database`` names no database of SQLAlchemy.
+        ConfigurationError: no relay would send it: ``poison_outbox_database`` is no URL of SQLAlchemy.
         TypeError: ``session`` is an asynchronous one.
     """
     if hasattr(session, "run_sync"):

@@ -36,10 +36,10 @@ class Policy:
         max_crashes: deaths before quarantine (SAP-3); default 2.
         max_failures: times a message may be put back before quarantine (WAS-3); default 5.
         max_payload_bytes: largest body accepted, as received (SAP-6); default no limit.
-        fingerprint: function of the task's arguments that tells equal messages (NEW-3); default all of them.
-        block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
+        fingerprint: function of the arguments: equal results, equal messages (NEW-3); default all of them.
+        block_fingerprint_after: convictions of one fingerprint after which new messages with it are
             quarantined on arrival (NEW-3); default never.
-        keep_failures: keep in quarantine what failed with an exception (NEW-10); default no.
+        keep_failures: keep messages that failed with an exception (NEW-10); default no.
         ignore: exceptions that are left alone all the same: classes, or their dotted names; default none.
         convict_at_once: exceptions at the first of which a message is quarantined without a retry, also
             without ``keep_failures``; default none.

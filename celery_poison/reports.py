@@ -1,4 +1,4 @@
-"""What error transactions are told (TP1-3): one report, as plain data that every serializer of Celery takes.
+"""The reports of error transactions (TP1-3), as plain data that every serializer of Celery takes.
 
 docs/error-transactions.md holds the schema; a test compares. A report is the first argument of its signature.
 """
@@ -100,7 +100,7 @@ def _contents(body: bytes, *, plain: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What an error transaction is told: table 2-4 of the Hitachi source, and quarantine and discard.
+    """The first argument of an error transaction: table 2-4 of the Hitachi source, and quarantine and discard.
 
     Attributes:
         id: of this report; the same when it is sent again.

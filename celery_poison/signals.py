@@ -51,8 +51,8 @@ def listen(app: Celery) -> Listener:
 
     Sends ``worker_lost``, ``failover_started``, ``failover_finished`` and ``monitor_changed``, with the
     arguments that they have elsewhere, in a daemon thread that looks at the ledger once a second. It waits
-    for a Redis that is away, and then tells what happened meanwhile. Call it in each process that is to hear,
-    after any fork; not in a worker, which would hear of its own monitor's acts twice.
+    for a Redis that is away, and then catches up. Call it in each process, after any fork; not in a worker,
+    which would report its own monitor's acts twice.
 
     Returns:
         a context manager that stops at its end; it has begun already.

@@ -166,7 +166,7 @@ class PoisonTask(Task):
         """Put the message back to the front of its queue; past ``max_failures`` it is quarantined.
 
         Args:
-            countdown: seconds before it goes back; it holds no slot meanwhile, and nobody behind it.
+            countdown: seconds before it goes back; it holds no slot meanwhile.
 
         Raises:
             RollbackRequested: always; nothing after this call runs.

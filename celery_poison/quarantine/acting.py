@@ -151,7 +151,7 @@ class Acting(Rules):
             force: even if no worker consumes such a queue and this app declares none.
 
         Raises:
-            MessageNotFound: nobody knows such a queue.
+            MessageNotFound: no such queue is known.
             ConfigurationError: ``poison_observe_only``.
         """
         self._refuse_if_observing()
@@ -160,7 +160,7 @@ class Acting(Rules):
         return self._pause(Scope.QUEUE, queue, actor, note)
 
     def pause_task(self, task: str, *, actor: str = "", note: str = "", force: bool = False) -> Pause:
-        """Let no message of ``task`` begin any more: they are parked in the ledger, and block nobody.
+        """Let no message of ``task`` begin any more: they are parked in the ledger, without a slot.
 
         Args:
             force: even if this app guards no task of that name.

@@ -102,8 +102,8 @@ class Quarantine(Service):
         """Bring discarded messages back into quarantine, with their history, causes and counts (NDLV).
 
         Args:
-            force: failed and edited ones, too. That a caller was told of a failure is not taken back, and
-                the changed copy of an edited one may run beside it.
+            force: failed and edited ones, too. A caller keeps the failure that it got, and the changed copy
+                of an edited one may run beside it.
         """
 
         def act(case: Case) -> None:
@@ -124,7 +124,7 @@ class Quarantine(Service):
         before: Callable[[Detail], object] | None = None,
         on_outcome: Listener | None = None,
     ) -> Outcomes:
-        """Delete messages that were given up, for good. What is in quarantine is refused.
+        """Delete messages that were given up, for good. Messages in quarantine are refused.
 
         Args:
             before: is handed each message, without its history, just before it is deleted, so that a copy of
@@ -167,7 +167,7 @@ class Quarantine(Service):
             queue: send it there.
             hold: leave the copy in quarantine, for :meth:`release`.
             force: even if no task of that name is registered in this app, the task does not take such
-                arguments, or nobody consumes the queue.
+                arguments, or no worker consumes the queue.
         """
         change, copy_mid = Change(args=args, kwargs=kwargs, values=set or {}, queue=queue), uuid4().hex
         act = partial(self._edit, change, copy_mid, force)
@@ -245,7 +245,7 @@ class Quarantine(Service):
         """Put exported messages into this quarantine (NDLV); the same line twice is one message.
 
         A message that is here, or was imported within 30 days, is left as it is: its outcome says so, and is
-        ``done``. What is wrong with a line is its outcome, and does not stop the others.
+        ``done``. A line that cannot be imported has the reason as its outcome; the others go on.
 
         Args:
             lines: as :meth:`export` yields them; import only what you trust as you trust your broker.

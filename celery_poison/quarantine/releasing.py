@@ -95,17 +95,17 @@ class Releasing(Acting):
         """Publish the stored originals to their own queues; they run alone, on probation (TBDL).
 
         Once one of them has died again or come back, the others are refused, with that as the reason (NEW-6).
-        What never reached a task runs as if it had just been sent: it is suspected of nothing.
+        A message that never reached a task runs as if it had just been sent.
 
         Args:
-            force: even if this app has no such task, or nobody knows the queue ``to``.
+            force: even if this app has no such task, or the queue ``to`` is not known.
             to: this queue instead of their own. They stay there: put back, retried, or released once more.
             keep_counts: ``strikes`` and ``failures`` are counted on; those of before convict no more.
             care: how careful; default: ``Care()``.
-            on_progress: is told, in sentences, what the release waits for and how far it is.
+            on_progress: called with a sentence about what the release waits for, and how far it is.
 
         Raises:
-            IllegalTransition: nobody knows the queue ``to``.
+            IllegalTransition: the queue ``to`` is not known.
             SecondPersonNeeded: with ``poison_second_person``: so many, and only one has asked for it.
             NotPublished: with ``care.max_waiting``: the broker was away when it was asked what waits.
         """
@@ -133,8 +133,8 @@ class Releasing(Acting):
     ) -> Outcomes:
         """Have the active monitor release messages after a pause, and again if they come back (NEW-6).
 
-        For causes that pass by themselves. It is stored in Redis: nobody has to wait for it. A second
-        schedule of a message takes the place of the first; a release, or being given up, ends it.
+        For causes that pass by themselves. The plan is stored in Redis. A second schedule of a
+        message replaces the first; a release, or giving the message up, ends it.
 
         Args:
             after: seconds until each release, counted from now, or from when it came back.

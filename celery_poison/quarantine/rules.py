@@ -129,7 +129,7 @@ class Rules:
         """Send every new message of ``task`` to quarantine on arrival.
 
         Args:
-            seconds: for how long; None: until somebody unblocks it.
+            seconds: for how long; None: until a person unblocks it.
             force: even if this app guards no task of that name.
 
         Raises:
@@ -152,7 +152,7 @@ class Rules:
 
         Args:
             task: whose messages can bear it; without it workers compute the fingerprints of all tasks.
-            seconds: for how long; None: until somebody unblocks it.
+            seconds: for how long; None: until a person unblocks it.
 
         Raises:
             ConfigurationError: it is no fingerprint.
@@ -164,7 +164,7 @@ class Rules:
     def unblock(self, kind: Kind, name: str, *, actor: str = "", note: str = "") -> int:
         """Let messages of a task, or of a fingerprint, run again; return the list's new version.
 
-        What is in quarantine stays there. Convictions of the fingerprint are forgotten.
+        Messages in quarantine stay there. Convictions of the fingerprint are forgotten.
 
         Raises:
             MessageNotFound: it is not blocked.
@@ -213,12 +213,12 @@ class Rules:
         Args:
             task: its name, ``*``, or ``queue:NAME`` for all messages of a queue (WAS-3).
             if_version: change nothing unless this is still the version.
-            force: even if this app guards no task of that name, or nobody knows such a queue.
+            force: even if this app guards no task of that name, or no such queue is known.
 
         Raises:
             ConfigurationError: unknown option or impossible value.
             MessageNotFound: this app guards no such task.
-            PolicyConflict: somebody else changed a policy since ``if_version``.
+            PolicyConflict: another person changed a policy since ``if_version``.
         """
         check_options(options, f"policy of {task}", OVERRIDABLE)
         if not options:
@@ -246,7 +246,7 @@ class Rules:
 
         Raises:
             MessageNotFound: nothing of that is overridden.
-            PolicyConflict: somebody else changed a policy since ``if_version``.
+            PolicyConflict: another person changed a policy since ``if_version``.
         """
 
         def without(entry: Options | None) -> Options:

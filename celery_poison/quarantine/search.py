@@ -92,7 +92,7 @@ class Condition:
 
     @property
     def reads(self) -> Sequence[str]:
-        """What :meth:`choose` reads of a message."""
+        """The fields of a message that :meth:`choose` reads."""
         if self.field == AGE:
             return ("quarantined_at", "first_seen")
         return (*_COMMON, *_OWN) if self.field == TEXT else _READ_FROM.get(self.field, (self.field,))
@@ -187,7 +187,7 @@ class Filter:
         return cls((Condition(GROUP, "=", group),))
 
     def period(self) -> tuple[float, float | None]:
-        """Return between which times, in seconds, what matches came to quarantine; None: now."""
+        """Return the times, in seconds, between which matching messages were quarantined; None: now."""
         now, since, until = time.time(), 0.0, math.inf
         for condition in self.conditions:
             if condition.field == AGE:
@@ -200,7 +200,7 @@ class Filter:
 
     @property
     def reads(self) -> Iterable[str]:
-        """What :meth:`choose` reads of a message."""
+        """The fields of a message that :meth:`choose` reads."""
         return chain.from_iterable(condition.reads for condition in self.conditions)
 
     def choose(self, messages: Iterable[T]) -> Iterable[T]:

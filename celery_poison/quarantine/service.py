@@ -116,7 +116,7 @@ class Service(Releasing):
         """Return all that is known about a message, also about one that only the journal remembers.
 
         Raises:
-            MessageNotFound: nobody knows it.
+            MessageNotFound: neither ledger nor journal knows it.
             AmbiguousId: several messages in quarantine carry this task id.
         """
         try:
@@ -206,8 +206,8 @@ class Service(Releasing):
         consumes the message's queue, now or when there is one; twice if it dies meanwhile.
 
         Args:
-            force: where the body is not for our eyes, so that nobody knows its chord, chain and errbacks:
-                tell the task's own caller only.
+            force: even if the body is not JSON, so that its chord, chain and errbacks are not known: only
+                the task's own caller gets the failure.
         """
         with Publisher(self._app) as publisher:
             act = partial(self._fail, force, publisher)
@@ -216,7 +216,7 @@ class Service(Releasing):
     def discard(
         self, ids: Iterable[str], *, actor: str = "", note: str = "", on_outcome: Listener | None = None
     ) -> Outcomes:
-        """Give messages up without telling anybody (FAIL); nobody should be waiting for them."""
+        """Give messages up without a report (FAIL); for messages without a caller that waits."""
         return self._each(ids, "discard", actor, note, self._discard, on_outcome)
 
     def _fail(self, force: bool, publisher: Publisher, case: Case) -> None:

@@ -28,7 +28,7 @@ _ITEM = re.compile(r"^ {4}(\*{0,2}[\w.]+(?: \([^)]*\))?): ", re.MULTILINE)
 def page() -> str:
     """Return the page as Markdown."""
     parts = [
-        "# Python API\n\nEvery public name, from its docstring. What is not here may change without notice.\n"
+        "# Python API\n\nEvery public name, from its docstring. All other names may change without notice.\n"
     ]
     for module, names in PUBLIC.items():
         parts.append(f"\n## {module}\n")

@@ -15,7 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.docs.pages import PACKAGE, PAGES, ROOT, prose
+from tests.docs.pages import DOCS, PACKAGE, PAGES, ROOT, prose
+
+sys.path.insert(0, str(DOCS / "site"))
+
+import api_page
 
 WAIVERS = Path(__file__).with_name("english_waivers.txt")
 #: Files of the package whose help texts, log lines and errors have not been gone through yet.
@@ -57,9 +61,10 @@ class Hit(NamedTuple):
 
 
 def in_pages() -> Iterator[Hit]:
-    """Yield the hits in the prose of all pages: not in code, addresses and headings."""
+    """Yield the hits in the prose of all pages, the Python API's included: not in code, addresses, headings."""
     for page in PAGES:
         yield from _in_text(page, "\n\n".join(sentences(page.read_text(encoding="utf-8"))))
+    yield from _in_text(Path(api_page.__file__), "\n\n".join(sentences(api_page.page())))
 
 
 def sentences(page: str) -> list[str]:
