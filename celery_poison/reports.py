@@ -100,7 +100,7 @@ def _contents(body: bytes, *, plain: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The first argument of an error transaction: table 2-4 of the Hitachi source, and quarantine and discard.
+    """The first argument of an error transaction: table 2-4 of the Hitachi source, quarantine and discard.
 
     Attributes:
         id: of this report; the same when it is sent again.
