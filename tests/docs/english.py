@@ -61,7 +61,7 @@ class Hit(NamedTuple):
 
 
 def in_pages() -> Iterator[Hit]:
-    """Yield the hits in the prose of all pages, and of the Python API: not in code, addresses and headings."""
+    """Yield the hits in the prose of all pages and the Python API: not in code, addresses and headings."""
     for page in PAGES:
         yield from _in_text(page, "\n\n".join(sentences(page.read_text(encoding="utf-8"))))
     yield from _in_text(Path(api_page.__file__), "\n\n".join(sentences(api_page.page())))
