@@ -177,7 +177,7 @@ class Held:
         try:
             self.flush()
         except AWAY as error:
-            logger.warning("celery_poison: what this worker holds cannot be put back now: %s", error)
+            logger.warning("celery_poison: messages of this worker cannot be put back now: %s", error)
         return self.is_empty
 
     def close(self) -> None:

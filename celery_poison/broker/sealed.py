@@ -96,7 +96,7 @@ def tagged(payload: Any, tag: str) -> dict[str, Any]:
         if has_info and all(isinstance(payload.get(name) or "", str) for name in _WORDS):
             properties["delivery_tag"] = tag
             return payload
-    raise ValueError("it is not what kombu writes to a queue")
+    raise ValueError("kombu writes no such entry to a queue")
 
 
 def wrapped(item: Any, tag: str) -> dict[str, Any]:

@@ -314,7 +314,8 @@ class Retention:
                         deleted += self._delete(state, mids[begin : begin + SYNCED])
                     except OSError as error:
                         logger.error(
-                            "celery_poison: what is too old stays: poison_quarantine_export: %s", error
+                            "celery_poison: old messages stay in quarantine: poison_quarantine_export: %s",
+                            error,
                         )
                         return deleted
         return deleted

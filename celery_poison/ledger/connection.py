@@ -181,7 +181,7 @@ def check_server(client: redis.Redis) -> list[str]:
         )
     warnings = []
     if eviction.startswith("volatile-"):
-        warnings.append(f"maxmemory-policy {eviction} may evict what workers tell about themselves")
+        warnings.append(f"maxmemory-policy {eviction} may evict the heartbeats of workers")
     if info.get("role") in ("slave", "replica"):
         warnings.append("this Redis is a replica: it refuses writes")
     if not info.get("aof_enabled") and not saving.get("save", "unknown"):

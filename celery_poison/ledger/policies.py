@@ -231,7 +231,7 @@ _NOT_APPLIED = {
     "unknown": "there is no proposal {version}; {waits}",
     "applied": "proposal {version} was applied already, by {by}",
     "dismissed": "proposal {version} was dismissed by {by}",
-    "over": "proposal {version} is over: what it rests on is too old by now; {waits}",
+    "over": "proposal {version} has expired: its history is too old by now; {waits}",
     "replaced": "proposal {version} is not the newest any more; {waits}. Nothing was done",
 }
 

@@ -300,7 +300,7 @@ class Mover:
             raise
         except Exception as error:  # whatever its driver raises
             if not self._is_away:
-                story = "the database of the outbox cannot be read, what waits there is sent later"
+                story = "the database of the outbox cannot be read, its messages are sent later"
                 logger.error("celery_poison: %s: %s: %s", story, type(error).__name__, error)
             self._is_away = True
             return STANDBY

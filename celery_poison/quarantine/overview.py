@@ -346,8 +346,8 @@ def _worker_faults(seen: Overview) -> Iterator[str]:
     forgotten = [worker.forgotten_at for worker in seen.workers if worker.forgotten_at]
     if forgotten and seen.at - max(forgotten) < OLD_NEWS:
         yield (
-            f"Redis came back empty, or with old data, at {when(max(forgotten))}: what was in quarantine and"
-            " counted before may be gone"
+            f"Redis came back empty, or with old data, at {when(max(forgotten))}: quarantine and counts from"
+            " before may be lost"
         )
     for worker in seen.workers:
         if not worker.alive:

@@ -260,7 +260,7 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "proposal_made": lambda entry: _listed("the pipeline's proposal made", entry),
     "proposal_applied": lambda entry: _listed("the pipeline's proposal applied", entry),
     "proposal_dismissed": lambda entry: _listed("the pipeline's proposal dismissed", entry),
-    "proposal_taken_back": lambda entry: _listed("what the pipeline had put in force taken back", entry),
+    "proposal_taken_back": lambda entry: _listed("effects of the pipeline's proposals undone", entry),
     "act_asked_for": lambda entry: _listed("asked for, and not done yet", entry),
     "act_agreed_to": lambda entry: _listed("agreed to", entry),
     "gate_closed": lambda entry: f"the fleet gate closed: {entry['note']}; only a death on trial convicts",

@@ -141,7 +141,7 @@ def find_stranded(app: Celery) -> Stranded:
             if issubclass(connection.get_transport_cls(), redis.Transport):
                 found[Kind.UNACKED] = list(look.unacked(connection.channel()))
     except Exception as error:  # each transport has errors of its own
-        unread = f"the broker cannot be read ({type(error).__name__}): what is unacknowledged is not known"
+        unread = f"the broker cannot be read ({type(error).__name__}): unacknowledged messages are not known"
     elsewhere = {stuck.id for kind in (Kind.PARKED, Kind.UNACKED) for stuck in found.get(kind, ())}
     found[Kind.CANDIDATE] = [stuck for stuck in found[Kind.CANDIDATE] if stuck.id not in elsewhere]
     oldest = sorted((stuck for kind in found.values() for stuck in kind), key=lambda stuck: stuck.since)

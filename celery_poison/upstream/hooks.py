@@ -36,12 +36,12 @@ class Part(Enum):
 
     GUARD = "no task can be guarded, and the worker does not start"
     REDIS = (
-        "messages are received as plain kombu does it, and what a killed worker holds comes back only after"
+        "messages are received as plain kombu does it, and messages of a killed worker come back only after"
         " the visibility timeout"
     )
     RABBITMQ = "bodies are unpacked before they are judged, and a queue is known by its routing key only"
     EXITS = "how a pool process ended is known by billiard's message only, without memory and stack"
-    OUTBOX = "what is published is not stored in the outbox first, but sent as plain Celery does it"
+    OUTBOX = "messages are not stored in the outbox first, but sent as by plain Celery"
     RECONNECT = "a task that begins while the broker connection is lost may run twice"
     CELLS = "suspects run alone in their worker's pool, and not beside it"
 

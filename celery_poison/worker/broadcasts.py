@@ -58,7 +58,7 @@ class Broadcasts:
         if names and not self._has_said:
             self._has_said = True
             logger.warning(
-                "celery_poison: every worker gets a copy of what is sent to %s: it is not guarded,"
+                "celery_poison: every worker gets a copy of each message sent to %s: it is not guarded,"
                 " and its tasks acknowledge as they do without celery_poison",
                 ", ".join(names),
             )

@@ -187,7 +187,7 @@ def test_NEW_9_a_broker_that_is_away_is_told_and_the_ledger_is_read_all_the_same
     server.kill()
     seen = console.json("status")
     assert seen["stuck_messages"] == {"candidate": 0, "parked": 0}
-    assert any("what is unacknowledged is not known" in said for said in seen["warnings"])
+    assert any("unacknowledged messages are not known" in said for said in seen["warnings"])
 
 
 @pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)

@@ -70,7 +70,7 @@ def test_half_a_line_of_a_dead_monitor_spoils_no_other_and_a_missing_directory_d
     mid = keeper.send_and_keep("fleet.healthy", 1)
     _age(keeper, mid)
     assert Retention(keeper.ledger, _settings(tmp_path / "missing")).round() == 0
-    assert "what is too old stays: poison_quarantine_export: [Errno 2] No such file" in caplog.text
+    assert "old messages stay in quarantine: poison_quarantine_export: [Errno 2] No such file" in caplog.text
     assert fleet.quarantine.get(mid).state == "NDLV"
     directory = tmp_path / "files"
     directory.mkdir()

@@ -45,4 +45,4 @@ def test_NEW_23_each_worker_runs_its_copy_of_a_broadcast_and_publishes_what_it_s
         assert ids.send("work", 1).get(timeout=120) == 1, "other queues are guarded as ever"
         assert not ids.quarantine.list(candidates=True) and not ids.quarantine.list()
         assert sum(worker.unguarded for worker in ids.quarantine.queries.workers(1000)) == 0
-    assert "every worker gets a copy of what is sent to everybody" in first.log_text()
+    assert "every worker gets a copy of each message sent to everybody" in first.log_text()
