@@ -303,6 +303,7 @@ class WorkerRecord(Record):
         guarded_tasks, unguarded_tasks: how many tasks it guards; names of those that it does not.
         noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
         heard_at: when it last polled its broker, received a message or had no room for one; None: not known.
+        room: how many suspects more could begin there; cells: how trials there are less than they might be.
     """
 
     worker: str
@@ -325,6 +326,8 @@ class WorkerRecord(Record):
     unguarded_tasks: tuple[str, ...] = ()
     noticed_by: str = "heartbeat"
     heard_at: float | None = None
+    room: int = 0
+    cells: str = ""
 
     @property
     def all_queues(self) -> list[str]:

@@ -14,7 +14,7 @@ from celery.backends.base import DisabledBackend
 from kombu.transport import pyamqp
 from kombu.transport import redis as kombu_redis
 
-from celery_poison.basics.text import command, count_of, duration, when
+from celery_poison.basics.text import command, count_of, duration, some_of, when
 from celery_poison.broker.publish import bounded_connection
 from celery_poison.cli import redis_checks
 from celery_poison.cli.destination_checks import destinations
@@ -26,6 +26,7 @@ from celery_poison.extensions.notify.notifier import Wording
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import WorkerRecord
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.producer.database import waiting_rows
 from celery_poison.quarantine.overview import untried
@@ -33,11 +34,13 @@ from celery_poison.quarantine.owner import check_owner, move_broker, without_sec
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.rules.values import receivers_of
+from celery_poison.settings import Settings
 from celery_poison.upstream import hooks
 
 _VERIFY = "name who signed the server's certificate: ssl_ca_certs in the URL, or in broker_use_ssl"
 _START = "start Redis, or correct poison_redis_url"
 _SPOOLED = "see that Redis takes writes, and run a worker on this machine: it brings them to quarantine"
+_TRIALS = "see docs/known-limits.md, Trials: what differs there, and why"
 _DATABASE = "create its table, start the database, or correct poison_outbox_database; see docs/outbox.md"
 _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 _WORDS = {"FAIL": "failed", "warn": "with a warning", "ok": "well"}
@@ -126,11 +129,8 @@ def examine(app: Celery) -> Iterator[Finding]:
             yield from redis_checks.clock(ledger.client)
             yield _check_owner(app, Queries(ledger))
             yield _check_stuck(app)
-            if settings.trial == "queue":
-                workers = Queries(ledger).workers(int(settings.activation_interval * 1000))
-                yield Finding(
-                    "trials", *(untried(settings, workers) or [f"in the queue {settings.trial_queue}"])
-                )
+            workers = Queries(ledger).workers(int(settings.activation_interval * 1000))
+            yield from _check_trials(settings, [worker for worker in workers if worker.alive])
     except LedgerUnavailable as error:
         cure = _VERIFY if "CERTIFICATE_VERIFY_FAILED" in str(error) else _START
         yield Finding("reachable", str(error), cure, broken=True)
@@ -176,6 +176,14 @@ def _check_owner(app: Celery, queries: Queries) -> Finding:
         cure = "give every app and broker its own poison_namespace; or --broker-moved, see --help"
         return Finding("owner", str(error), cure, broken=True)
     return Finding("owner", "this app's" if signed else "nobody's yet: the first worker signs it")
+
+
+def _check_trials(settings: Settings, workers: list[WorkerRecord]) -> Iterator[Finding]:
+    if settings.trial == "queue":
+        yield Finding("trials", *(untried(settings, workers) or [f"in the queue {settings.trial_queue}"]))
+    for lacks in sorted({worker.cells for worker in workers} - {""}):
+        nodes = some_of(worker.node for worker in workers if worker.cells == lacks)
+        yield Finding("trials", f"{nodes}: {lacks}", _TRIALS)
 
 
 def _check_stuck(app: Celery) -> Finding:

@@ -18,6 +18,7 @@ from celery_poison import causes
 from celery_poison.basics.text import clean, duration, short
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.private_files import open_private
+from celery_poison.states import State
 
 #: Rows of a table, where nobody says how many; JSON has no such limit.
 ROWS = 50
@@ -142,7 +143,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, fi
 _SPARED = ("POOL", "STARTED", "NOTICED", "TOOK", "OLDEST", "NOTICED BY", "PID")
 #: Headings whose columns are cut where lines are too long still, in this order, and at which end.
 _ELASTIC = {"ARGUMENTS": "right", "FINGERPRINT": "right", "TASK": "left"}
-_ELASTIC |= dict.fromkeys(("WORKER", "QUEUES", "PUT BACK", "CAUSE"), "right")
+_ELASTIC |= dict.fromkeys(("WORKER", "QUEUES", "PUT BACK", "WHERE", "CAUSE"), "right")
 #: Columns to which one is cut at most; and down to which it is cut rather than that another is left out.
 _NARROWEST, _READABLE = 12, 16
 
@@ -195,7 +196,10 @@ def answer_records(
         title, hint: the line above the table, and the one below it.
     """
     several = len({record.state for record in records}) > 1
-    headings = ("ID", "TASK", "CAUSE", "DEATHS", "AGE", "ARGUMENTS", *(["STATE"] if several else []))
+    # Of what is not kept no arguments are stored: where it is at this moment matters more.
+    is_live = all(record.state in (State.DLNG, State.TBDL) for record in records)
+    last = "WHERE" if is_live else "ARGUMENTS"
+    headings = ("ID", "TASK", "CAUSE", "DEATHS", "AGE", last, *(["STATE"] if several else []))
     ids = [record.id for record in records]
     names = [record.id if ids.count(record.id) == 1 else record.mid for record in records]
 
@@ -203,7 +207,8 @@ def answer_records(
         name = record.id if ids.count(record.id) == 1 else record.mid
         since = record.quarantined_at or record.first_seen or record.last_seen
         age, cause = duration(now - since) if since else "-", causes.short(record.cause) or "-"
-        cells = short(name, names), record.task, cause, record.crashes, age, record.arguments or "-"
+        told = record.reason if is_live else record.arguments
+        cells = short(name, names), record.task, cause, record.crashes, age, told or "-"
         return (*cells, record.state) if several else cells
 
     answer_table(records, headings, row, empty, fit=True, title=title, hint=hint)

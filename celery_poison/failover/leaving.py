@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from celery.utils.log import get_logger
 from celery_poison.basics.forking import no_fork
 from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher, Refused
 from celery_poison.errors import OVERTAKEN, DecisionPending, Fenced, LedgerUnavailable, MessageNotFound
+from celery_poison.failover.turns import whose_turn
 from celery_poison.headers import PARK, TRIAL, VERDICT
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.policies import Paused, Scope
@@ -130,12 +131,16 @@ class Parking:
         waiting_still = self._queries.under_way(waiting)
         if awaited := self._queries.awaited_by(mid for mid in waiting if mid not in waiting_still):
             waiting_still |= self._ledger.still_awaited(awaited)
-        due = [
-            (mid, parked)
-            for mid, parked in waiting.items()
-            if mid not in waiting_still and self._is_due(mid, parked, before)
-        ]
+        free = {mid: parked for mid, parked in waiting.items() if mid not in waiting_still}
+        due = [(mid, parked) for mid, parked in self._that_may_run(free) if self._is_due(mid, parked, before)]
         return self._publish(due) if due else 0
+
+    def _that_may_run(self, waiting: Mapping[str, Parked]) -> Iterator[tuple[str, Parked]]:
+        """Yield what is parked, of suspects those that a worker has a cell for."""
+        suspects = {} if self._trial_queue else {m: each for m, each in waiting.items() if each.start.alone}
+        yield from ((mid, parked) for mid, parked in waiting.items() if mid not in suspects)
+        if suspects:
+            yield from whose_turn(self._queries, suspects, self._activation_ms)
 
     def _forget_the_old(self) -> None:
         horizon = self._queries.now_ms() - REMEMBER_MS

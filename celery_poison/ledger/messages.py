@@ -263,10 +263,10 @@ class MessageTransitions(Caller):
         return reply[0] is Code.OK
 
     def await_effect(self, mid: str, start: Start, effect: str, parcel: bytes) -> None:
-        """End a start for whose key another one runs, and keep its message until that has ended.
+        """End a start for whose key another one runs, or which found no cell; keep its message till then.
 
         Args:
-            effect: empty where Redis could not be asked who has the key.
+            effect: empty where Redis could not be asked who has the key, and of what waits for a cell.
             parcel: the original message, packed.
 
         Raises:

@@ -210,6 +210,8 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         guarded_tasks=int(raw.get("guarded_tasks") or 0),
         unguarded_tasks=tuple(raw["unguarded_tasks"].split(",")) if raw.get("unguarded_tasks") else (),
         heard_at=(beat - int(raw["quiet_ms"])) / 1000 if raw.get("quiet_ms") else None,
+        room=int(raw.get("room") or raw.get("concurrency") or 0),  # an older version does not tell
+        cells=raw.get("cells", ""),
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, make_dataclass
 from typing import Any
 
+from celery_poison.basics.text import when
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.rows import PAGE, Index, Reader, Row, as_text, batches
 from celery_poison.model import (
@@ -35,6 +36,7 @@ _ORIGINAL_FIELDS = (
 #: Candidates that are read before somebody asks for more than these.
 _FIRST_FLAGGED = 20_000
 _BEHIND = "parked until its earlier start ends, or its task is resumed"
+_FOR_TRIAL = "parked on its way to its trial"
 
 
 class Messages(Reader):
@@ -101,7 +103,7 @@ class Messages(Reader):
     def waiting(self) -> Iterator[MessageRecord]:
         """Yield what is parked until an earlier start ends (TBDL)."""
         for mid, parked in self.parked_now():
-            why = "parked on its way to its trial" if parked.start.alone else _BEHIND
+            why = _FOR_TRIAL if parked.start.alone else _BEHIND
             fields = {"last_seen": str(parked.number), "reason": why}
             yield MessageRecord.from_hash({**described(mid, parked.start, {}), **fields}, State.TBDL)
 
@@ -214,14 +216,38 @@ class Messages(Reader):
     def candidates(self) -> Iterator[MessageRecord]:
         """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
         for ids in batches(self._flagged()):
-            with clear_errors("reading candidates"):
-                pipe = self._client.pipeline(transaction=False)
-                for id in ids:
-                    pipe.hgetall(self._keys.lineage(id))
-                lineages = [as_text(row) for row in pipe.execute() if row]
-                states = self._live_states([lineage["mid"] for lineage in lineages])
-            for lineage, state in zip(lineages, states, strict=True):
-                yield MessageRecord.from_hash(lineage, state)
+            lineages = [row for row in self._lineages(ids) if row]
+            places = self._places([lineage["mid"] for lineage in lineages])
+            for lineage, (state, place) in zip(lineages, places, strict=True):
+                yield MessageRecord.from_hash({**lineage, "reason": place}, state)
+
+    def suspected(self, ids: Sequence[str]) -> list[MessageRecord]:
+        """Return what is known of the last death of each task id, if anything is."""
+        return [MessageRecord.from_hash(row, State.TBDL) for row in self._lineages(ids)]
+
+    def _lineages(self, ids: Iterable[str]) -> list[dict[str, str]]:
+        with clear_errors("reading candidates"):
+            pipe = self._client.pipeline(transaction=False)
+            for id in ids:
+                pipe.hgetall(self._keys.lineage(id))
+            return [as_text(row) for row in pipe.execute()]
+
+    def _places(self, mids: list[str]) -> Iterator[tuple[State, str]]:
+        """Yield the state of each candidate, and where it is at this moment."""
+        parked = dict(self._fields(self._keys.parked, mids))
+        for mid, start in zip(mids, self.starts(mids), strict=True):
+            state = State.DLNG if start is not None and start.phase == Phase.RUNNING else State.TBDL
+            parking = Parked.decode(raw) if (raw := parked[mid]) else None
+            if start is not None and state is State.DLNG:
+                how = "on trial" if start.alone else "running"
+                yield state, f"{how} on {start.worker} since {when(start.at_ms / 1000)}"
+            elif start is not None:
+                yield state, f"waits on {start.worker}"
+            elif parking is not None and parking.state is ParkingState.WAITING:
+                why = _FOR_TRIAL if parking.start.alone else _BEHIND
+                yield state, f"{why}, since {when(parking.number / 1000)}"
+            else:
+                yield state, "waits in its queue"
 
     def suspects(self) -> dict[str, Any]:
         """Return how many candidates are on trial, and since when the oldest is one."""

@@ -131,7 +131,7 @@ FAMILIES = (
     Family("running", "Messages that workers have in their hands", lambda s, o: o.running),
     Family(
         "parked",
-        "Messages that wait in the ledger: until an earlier start ends, or on their way to the trial queue",
+        "Messages that wait in the ledger: until an earlier start ends, or on their way to their trial",
         lambda s, o: o.parked,
     ),
     Family(

@@ -154,6 +154,7 @@ class _Look:
     def __init__(self, app: Celery) -> None:
         plugin = plugin_of(app)
         self._activation = plugin.settings.activation_interval
+        self._has_cells = plugin.settings.trial == "cell"
         ledger = plugin.open_ledger()
         self._queries = Queries(ledger)
         self._paused = Paused(ledger)
@@ -169,8 +170,10 @@ class _Look:
             self._owners[_boot_id(worker.worker)] = _Owner(worker.alive, worker.worker, heard)
 
     def candidates(self) -> Iterator[Stuck]:
-        """Yield the candidates that do not run, and should."""
-        records = list(islice(self._queries.candidates(), LOOKED_AT))
+        """Yield the candidates that do not run, and should; not those that are parked."""
+        parked = {mid for mid, _ in islice(self._queries.parked_now(), LOOKED_AT)}
+        flagged = islice(self._queries.candidates(), LOOKED_AT)
+        records = [record for record in flagged if record.mid not in parked]
         starts = self._queries.starts([record.mid for record in records])
         for record, start in zip(records, starts, strict=True):
             owner = self._owner_of(start)
@@ -193,7 +196,10 @@ class _Look:
             owner = self._owner_of(start)
             earlier = None if owner.lives else self._queries.lineage(copy.id)
             age = self._age(owner, number / 1000, earlier.last_seen if earlier else None)
-            if is_stuck(Kind.PARKED, age, owner.lives, activation=self._activation):
+            # Until a worker has a cell for it, it is a suspect that is not stuck.
+            waits = copy.alone > 0 and self._has_cells and copy.queue in self._consumed
+            kind, lives = (Kind.CANDIDATE, True) if waits else (Kind.PARKED, owner.lives)
+            if is_stuck(kind, age, lives, activation=self._activation):
                 why = "parked, and nothing is left that it has to wait for" + _said(owner)
                 cure = self._cure(copy.queue, f"look why it cannot be published: log of {self._monitor}")
                 yield Stuck(Kind.PARKED, copy.id, copy.queue, self._now - age, age, why, cure)

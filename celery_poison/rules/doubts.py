@@ -1,13 +1,16 @@
-"""What the death of a worker proves about a suspect that was on trial there: a doubt, or a share of one.
+"""What the death of a worker proves about a suspect that was on trial there: a doubt, or a share of one; and
+which of several suspects is tried first.
 
-Pure, as :mod:`celery_poison.decide`, which asks it. docs/verdict.md tells the rule, and why.
+Pure, as :mod:`celery_poison.decide`, which asks it. docs/verdict.md tells the rules, and why.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from celery_poison.causes import Evidence
 from celery_poison.model import History
 
 #: A doubt that nothing else shares, in the unit of ``History.doubt``; so many of them convict.
@@ -68,3 +71,15 @@ def proves(history: History, blow: Blow) -> bool:
 def needs_idle_worker(history: History) -> bool:
     """Whether nothing may run beside its next trial, so that nothing else would share a doubt."""
     return history.spoilt >= SHARED_DOUBTS
+
+
+def turn(*, is_convicted: bool, evidence: Evidence, ran_ms: int) -> tuple[bool, bool, float]:
+    """Return by what suspects are sorted that do not all fit: the likeliest poison comes first (NEW-1).
+
+    Args:
+        is_convicted: messages of its task are in quarantine that were convicted.
+        evidence: of its last death; it may have taken the memory, where that was short.
+        ran_ms: how long it had run by then; 0: not known. A poison seldom waits.
+    """
+    grew = bool(evidence.oom or evidence.near_limit)
+    return not is_convicted, not grew, ran_ms or math.inf

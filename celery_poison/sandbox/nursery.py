@@ -45,10 +45,14 @@ def pair() -> tuple[Any, Any]:
 
 
 class Nursery:
-    """A worker's nursery, as the worker sees it."""
+    """A worker's nursery, as the worker sees it.
 
-    def __init__(self, pid: int, orders: Any) -> None:
-        self.pid, self._orders = pid, orders
+    Attributes:
+        has: what the worker had that no process may share, so that the nursery loads the app anew.
+    """
+
+    def __init__(self, pid: int, orders: Any, has: str = "") -> None:
+        self.pid, self._orders, self.has = pid, orders, has
         orders.setblocking(False)
 
     @classmethod
@@ -76,10 +80,11 @@ class Nursery:
         return cls(pid, ours)
 
     @classmethod
-    def loaded(cls, app: Celery, patched_for: str) -> Nursery:
+    def loaded(cls, app: Celery, has: str, patched_for: str) -> Nursery:
         """Start one that loads the app anew.
 
         Args:
+            has: why this process is not forked.
             patched_for: the pool for whose greenlets this process is patched; empty: it is not.
 
         Raises:
@@ -93,7 +98,7 @@ class Nursery:
             code = _FRESH.format(path=sys.path, argv=sys.argv, pool=patched_for, arguments=arguments)
             null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
             command = [sys.executable, "-c", code]
-            return cls(os.posix_spawn(command[0], command, os.environ, file_actions=[null]), ours)
+            return cls(os.posix_spawn(command[0], command, os.environ, file_actions=[null]), ours, has)
 
     def fork(self, order: Order, fds: list[int]) -> None:
         """Let it fork a cell.

@@ -24,6 +24,8 @@ from celery_poison.sandbox.trial import Host, Order, Trial
 from celery_poison.sandbox.watcher import PATIENCE
 from celery_poison.settings import Settings
 
+#: Seconds for which a suspect waits here; then the ledger keeps it, for whichever worker has a cell first.
+PARK_AFTER = 2.0
 #: Seconds in which no cell is opened after one could not be; and for which a nursery must have lived.
 DOUBT = 60.0
 #: What a cell is thought to take whose task was never seen in one, in bytes.
@@ -41,6 +43,9 @@ class Cells:
 
     Args:
         nursery: forks them; or why there is none.
+
+    Attributes:
+        room: how many suspects more could begin, when that was looked at last; for any thread.
     """
 
     def __init__(self, host: Host, settings: Settings, nursery: Nursery | str) -> None:
@@ -52,6 +57,7 @@ class Cells:
         self._free_slots = list(range(min(host.pool.slots, settings.trial_cells or host.pool.slots)))
         self._running: set[Trial] = set()
         self._waiting: deque[Trial] = deque()
+        self.room = len(self._free_slots)
         self._number = host.pool.slots
         #: The most that cells of a task were seen to take, in bytes.
         self._took: dict[str, int] = {}
@@ -92,6 +98,16 @@ class Cells:
         self.host.complain(
             ConfigurationError(f"suspects cannot be tried in cells and run alone in the pool instead: {why}")
         )
+
+    @property
+    def lacks(self) -> str:
+        """Say how this worker's trials are less than they might be; empty: in no way. For any thread."""
+        nursery, settings = self._nursery, self._settings
+        if settings.trial != "cell" or settings.observe_only:
+            return ""
+        if isinstance(nursery, str):
+            return f"suspects run alone in its pool, not in cells: {nursery}"
+        return nursery.has and f"cells load the app anew: it has {nursery.has} before any task"
 
     @property
     def is_busy(self) -> bool:
@@ -138,8 +154,27 @@ class Cells:
         try:
             while self._waiting and self._may_begin(self._waiting[0]):
                 self._begin(self._waiting.popleft())
+            self._park_late()
+            self.room = self._room()
         finally:
             self._is_choosing = False
+
+    def _park_late(self) -> None:
+        """Have the ledger keep what has waited here for too long, and was not handed over."""
+        latest = time.monotonic() - PARK_AFTER
+        late = [each for each in self._waiting if each.since < latest and each.may_wait_elsewhere]
+        for trial in () if self.host.shutdown.is_begun else late:
+            self._waiting.remove(trial)
+            self._take_credit(trial)
+            if self._is_here(trial):
+                trial.request.wait_in_ledger()
+
+    def _room(self) -> int:
+        if self._waiting or self._is_held:
+            return 0
+        is_one_alone = any(each.is_alone for each in self._running)
+        is_full = is_one_alone or self._memory.room() < self._promised() + GUESS + WRITTEN
+        return 0 if self._running and is_full else len(self._free_slots)
 
     def _may_begin(self, trial: Trial) -> bool:
         if self._is_held or self.host.shutdown.is_begun:
@@ -151,8 +186,10 @@ class Cells:
 
     def _fits(self, trial: Trial) -> bool:
         """Whether memory bears one more, as far as cells of its task have shown what they take."""
-        promised = sum(map(self._missing, self._running))
-        return self._memory.room() - promised >= self._need(trial)
+        return self._memory.room() >= self._promised() + self._need(trial)
+
+    def _promised(self) -> int:
+        return sum(map(self._missing, self._running))
 
     def _need(self, trial: Trial) -> int:
         return self._took.get(trial.request.type, GUESS) + WRITTEN
@@ -166,11 +203,15 @@ class Cells:
             return 0
         return max(0, need + procfs.resident(self._nursery.pid) - procfs.resident(pid))
 
+    def _is_here(self, trial: Trial) -> bool:
+        """Whether its connection is there still, and it was not revoked."""
+        is_known = trial.request in state.reserved_requests or trial.request in state.active_requests
+        return trial.epoch == self._loop.epoch and is_known
+
     def _begin(self, trial: Trial) -> None:
         request = trial.request
-        is_here = request in state.reserved_requests or request in state.active_requests
-        if trial.epoch != self._loop.epoch or not is_here:
-            self._take_credit(trial)  # its connection was lost, or it was revoked
+        if not self._is_here(trial):
+            self._take_credit(trial)
         elif not self.are_usable:
             self._take_credit(trial)
             self.refused(trial)

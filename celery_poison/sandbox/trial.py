@@ -155,6 +155,11 @@ class Trial:
     _soft_at: float = NEVER
     _hard_at: float = NEVER
 
+    @property
+    def may_wait_elsewhere(self) -> bool:
+        """Whether nothing has come of it here, and no worker was emptied for it."""
+        return self.is_credited and not self.is_handed
+
     def begin(self) -> None:
         """Start the clock."""
         self.begun, now = True, time.monotonic()

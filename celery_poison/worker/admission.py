@@ -25,6 +25,7 @@ from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
 from celery_poison.quarantine.stored import original, pack
 from celery_poison.rules.destinations import ACTOR
+from celery_poison.sandbox.pool import Cells
 from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts
@@ -59,6 +60,7 @@ class Admission:
     site: Site
     handler: Callable[[Any], Any]
     inflight: InFlight
+    cells: Cells
     pauses: Paused
     checker: Checker
     resync: Resync
@@ -252,11 +254,9 @@ class Admission:
                     logger.warning(
                         "celery_poison: Task %s[%s] runs alone: %s", start.task, start.id, verdict.reason
                     )
-                alone, settings = verdict.action is Action.RUN_ALONE, self.settings
-                # What came to a named destination is tried there: it may be the one with the memory for it.
-                is_here = VERDICT in delivery.message.headers or delivery.is_from(settings.trial_queue)
-                if alone and settings.trial == "queue" and not is_here:
-                    # In nobody's way, marked for the trial queue: the active monitor publishes it there.
+                alone = verdict.action is Action.RUN_ALONE
+                if alone and self._is_tried_elsewhere(delivery):
+                    # In nobody's way, marked for its trial: the active monitor publishes it.
                     self._park_freely(delivery, recorded, delivery.start._replace(alone=ALONE))
                 else:
                     history = delivery.history = recorded.history
@@ -265,6 +265,14 @@ class Admission:
                     self.inflight.let_in(start.token)
                     return delivery.mid, recorded.raw, delivery.start
         return None
+
+    def _is_tried_elsewhere(self, delivery: Delivery) -> bool:
+        """Whether a suspect goes to the trial queue, or waits in the ledger since there is no cell here."""
+        if self.settings.trial == "cell":
+            return delivery.park > 0 and not self.cells.room
+        # What came to a named destination is tried there: it may be the one with the memory for it.
+        is_here = VERDICT in delivery.message.headers or delivery.is_from(self.settings.trial_queue)
+        return self.settings.trial == "queue" and not is_here
 
     def _wait(self, delivery: Delivery, recorded: MessageState) -> None:
         """Hold the message for a moment, since most starts end soon; then park it."""

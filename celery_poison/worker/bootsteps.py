@@ -102,7 +102,7 @@ def _open_nursery(worker: Any, pool: PoolFacts) -> Nursery | str:
         if not pool.contained or not (has := unshareable()):
             return Nursery.forked(app)
         logger.warning("celery_poison: cells load the app anew: this worker has %s before any task", has)
-        return Nursery.loaded(app, pool.name if real_thread_starter() is not None else "")
+        return Nursery.loaded(app, has, pool.name if real_thread_starter() is not None else "")
     except Exception as error:  # tasks run without it
         return f"no process can be forked: {error!r}"
 

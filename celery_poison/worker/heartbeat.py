@@ -23,6 +23,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
+from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.health import Health
 from celery_poison.worker.inflight import DeferredCleanup
@@ -74,6 +75,7 @@ class Payload:
         *,
         site: Site,
         pool: PoolFacts,
+        cells: Cells,
         shutdown: Shutdown,
         pausing: Pausing,
         rejoin: Rejoin,
@@ -82,6 +84,7 @@ class Payload:
         plugin, me = plugin_of(site.app), site.me
         self._app = site.app
         self._slots = pool.slots
+        self.cells = cells
         self._shutdown = shutdown
         self._loop = site.loop
         self._pausing = pausing
@@ -110,6 +113,8 @@ class Payload:
             "queues": ",".join(sorted(self._app.amqp.queues.consume_from)),
             "paused": ",".join(self._pausing.out()),
             "stopping": int(self._shutdown.is_begun),
+            "room": self.cells.room,
+            "cells": self.cells.lacks,
             "reconnected": int(self._rejoin.has_reconnected),
             "unguarded": self._deferred_cleanup.missing,
             "ledger_errors": self._complain.count,
@@ -202,7 +207,7 @@ class Heartbeat:
     _due = 0.0
     _run_id = ""
     _sent_run_id = ""
-    _sent_stopping = False
+    _sent_stopping = _sent_room = False
     _started = _has_ended = False
 
     def __post_init__(self) -> None:
@@ -255,13 +260,15 @@ class Heartbeat:
         # A shutdown is told at once: dying under its tombstone is no crash.
         tombstone = self.shutdown.is_begun and not self._sent_stopping
         moved = self._writer.run_id != self._sent_run_id
-        return tombstone or moved or clock() >= self._due
+        # And that cells have become free, or are no more: suspects wait to hear it.
+        return tombstone or moved or bool(self.payload.cells.room) != self._sent_room or clock() >= self._due
 
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""
         self._writer.follow()
         self.exits.look()
         began, stopping, run_id = clock(), self.shutdown.is_begun, self._writer.run_id
+        room = bool(self.payload.cells.room)
         self.lease.asked()
         try:
             self.health.ensure_enrolled(self.ledger)
@@ -278,7 +285,7 @@ class Heartbeat:
             self.lease.unknown()
         else:
             self._first = False
-            self._sent_stopping, self._sent_run_id = stopping, run_id
+            self._sent_stopping, self._sent_run_id, self._sent_room = stopping, run_id, room
             self.health.is_up = True
             self.lease.confirmed(began)
         self._due = began + self.site.settings.heartbeat_interval

@@ -197,14 +197,15 @@ class Outcomes:
             self._tell(case, request.acknowledge_now)
 
     def _park(self, case: Case) -> None:
-        """Keep the original until the first message with its key has ended, and acknowledge it."""
+        """Keep the original until it can run, and acknowledge it."""
         request, effect = case.request, getattr(case.error, "effect", "")
         parcel = pack(original(request.message))
         try:
             self.site.ledger.await_effect(request.mid, case.start, effect, parcel)
         except StaleDelivery:
             return self._tell(case, request.put_back_now)
-        logger.info("celery_poison: %s waits for its idempotency key", request.humaninfo())
+        why = "its idempotency key" if case.error is not None else "a free cell"
+        logger.info("celery_poison: %s waits for %s", request.humaninfo(), why)
         if isinstance(request.message, Sealed):
             request.message.has_moved()
         self._tell(case, request.acknowledge_now)

@@ -234,13 +234,19 @@ class GuardedRequest(SentRequest):
         if not self.runs_alone or self.acknowledged:
             return
         if self._ticket is None:
-            assert self.poison is not None
-            self._ticket = self._make_ticket()
-            self.needs.inflight.dropped(self._ticket.token)
-            self._carry_out(Disposition(Settlement.QUARANTINE, holds=True, cause=causes.REQUESTED), reason)
+            self._never_begins(Disposition(Settlement.QUARANTINE, holds=True, cause=causes.REQUESTED), reason)
         elif self.worker_pid and self.needs.inflight.is_in_pool(self._ticket.token):
             self._is_wanted = reason
             self._end_process()
+
+    def wait_in_ledger(self) -> None:
+        """Give its message to the ledger, which keeps it until a worker can try it."""
+        self._never_begins(Disposition(Settlement.PARK, holds=True))
+
+    def _never_begins(self, what: Disposition, reason: str = "") -> None:
+        self._ticket = self._make_ticket()
+        self.needs.inflight.dropped(self._ticket.token)
+        self._carry_out(what, reason)
 
     def _end_process(self) -> None:
         pool = self._cells or self.needs.loop.consumer.pool

@@ -213,6 +213,7 @@ class Worker:
         payload = Payload(
             site=self._site,
             pool=self._pool,
+            cells=self.cells,
             shutdown=self.shutdown,
             pausing=self._pausing,
             rejoin=self.rejoin,
@@ -285,6 +286,7 @@ class Worker:
             site=self._site,
             handler=self.unprocessable.around(handler),
             inflight=self._inflight,
+            cells=self.cells,
             pauses=self._pausing.paused,
             checker=self._checker,
             resync=self._resync,

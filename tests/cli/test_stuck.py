@@ -113,6 +113,22 @@ def test_NEW_9_a_parked_message_is_stuck_once_nothing_is_in_its_way(
     assert stuck["why"] == "parked, and nothing is left that it has to wait for"
 
 
+def test_NEW_1_a_suspect_that_waits_for_a_cell_is_not_stuck_while_workers_serve_its_queue(
+    fleet: Fleet, console: Console, keeper: Keeper
+) -> None:
+    ledger, queries, worker = keeper.ledger, fleet.quarantine.queries, f"w1@h/{new_boot_id()}"
+    _hear(keeper, worker, queries.now_ms() + 10**6, "celery")
+    suspect = _start(worker)._replace(alone=1)
+    ledger.crash("m", suspect, cause="worker_lost", shared=True)
+    assert ledger.park("m", b"", suspect, number=0, parcel=b"x")
+    ((_, parked),) = queries.parked_now()
+    fleet.await_that(lambda: queries.now_ms() - parked.number > 2000, "longer than others wait")
+    assert not _stuck(console)
+    _hear(keeper, worker, queries.now_ms() + 10**6, "another")
+    (stuck,) = _stuck(console, kind="parked", id="id", queue="celery")
+    assert stuck["cure"] == "celery -A proj worker -Q celery"
+
+
 # --- unacknowledged, by owner ------------------------------------------------------------------------
 
 

@@ -125,8 +125,11 @@ def test_TP1_8_each_parking_has_a_higher_number_and_a_copy_of_an_earlier_one_is_
     state, second = _parked(ledger)
     assert (state, second > first) == ("waiting", True)
     assert not _park(ledger, number=first), "look again: it is void"
-    assert _park(ledger, number=second), "published, and its monitor did not live to say so"
-    assert _parked(ledger) == ("waiting", second)
+    assert _park(ledger, number=second), "published, and its monitor has not said so yet"
+    state, third = _parked(ledger)
+    assert (state, third > second) == ("waiting", True)
+    assert not ledger.unpark(MID, second), "too late: it waits again"
+    assert _parked(ledger) == ("waiting", third)
 
 
 def test_TP1_8_the_number_grows_though_the_clock_of_Redis_goes_back(ledger: Ledger) -> None:

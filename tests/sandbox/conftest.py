@@ -11,8 +11,10 @@ from uuid import uuid4
 
 import pytest
 from celery.result import AsyncResult
+from celery.signals import before_task_publish
 
 from celery_poison.basics import procfs
+from celery_poison.headers import MID
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.sandbox.watcher import NURSERY, WATCHER
@@ -49,14 +51,23 @@ class Court(Fleet):
         Args:
             doubts: how many of its trials ended with the worker beside which they ran, and with many others.
         """
-        id, mid = str(uuid4()), uuid4().hex
+        id = str(uuid4())
         start = Start("R", f"dead.{id}", "w0@test/dead", 1, 1, 1, 0, id, task, "celery", 2, 5, 10, 1)
-        self.ledger.crash(mid, start, cause="worker_lost", shared=True, incident="i0")
-        for _ in range(doubts):
-            self.ledger.claim(mid, b"", start)
-            self.ledger.interrupt(mid, start, cause="worker_lost", doubt=1, spoilt=True)
-        with marking(id):
-            return self.app.tasks[task].apply_async(args, task_id=id, **options)
+
+        def flag(headers: dict[str, Any], **_: Any) -> None:
+            """Before it is sent, and when it has its mid."""
+            mid = headers[MID]
+            self.ledger.crash(mid, start, cause="worker_lost", shared=True, incident="i0")
+            for _n in range(doubts):
+                self.ledger.claim(mid, b"", start)
+                self.ledger.interrupt(mid, start, cause="worker_lost", doubt=1, spoilt=True)
+
+        before_task_publish.connect(flag, weak=False)
+        try:
+            with marking(id):
+                return self.app.tasks[task].apply_async(args, task_id=id, **options)
+        finally:
+            before_task_publish.disconnect(flag)
 
     def lives_on(self, worker: Worker, seconds: float) -> Callable[[], bool]:
         """A condition: the worker has told for so many seconds more that it lives, by the ledger's clock."""

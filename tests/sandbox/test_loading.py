@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_poison.cli.doctor import examine
 from celery_poison.testing import wait_until
 from tests import PATIENCE, sampled
 from tests.apps.harness import ROOT
@@ -166,6 +167,9 @@ def test_NEW_1_a_connection_that_was_opened_before_the_first_task_is_in_no_cell(
         # gevent looks names up in threads.
         has = "threads" if pool == "gevent" else "open connections"
         assert worker.log_text().count(f"has {has} before any task") == 1
+        if when == "worker_init":
+            said = [finding.said for finding in examine(court.app) if finding.check == "trials"]
+            assert said == [f"{worker.hostname}: cells load the app anew: it has {has} before any task"]
         assert worker.log_text().count("cannot be tried in cells") == 2 * (when == "import")
 
 
@@ -184,4 +188,9 @@ def test_a_nursery_that_ends_costs_its_suspects_nothing(court: Court, pool: str)
             assert (told["in_cell"], told["on_trial"]) == (False, True)
         court.await_acquittal()
         assert worker.log_text().count("cannot be tried in cells") == 1
+        why = "suspects run alone in its pool, not in cells: the process that forks them has ended"
+        court.await_that(
+            lambda: any(finding.said == f"{worker.hostname}: {why}" for finding in examine(court.app)),
+            "doctor says so",
+        )
     assert len(court.events("crashed")) == 3, "those by which they became suspects"

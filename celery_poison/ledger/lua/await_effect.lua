@@ -1,4 +1,5 @@
--- await_effect: DLNG -> TBDL. A start ends for whose idempotency key another one runs; its message is parked.
+-- await_effect: DLNG -> TBDL. A start ends for whose idempotency key another one runs, or which has found no cell;
+-- its message is parked.
 -- KEYS[1] running hash
 -- KEYS[2] done    hash
 -- KEYS[3] parked  hash
@@ -8,7 +9,7 @@
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start
--- ARGV[4] effect  the key that says who has it; '' when that could not be asked
+-- ARGV[4] effect  the key that says who has it; '' when that could not be asked, and for a suspect
 -- ARGV[5] parcel  the original message
 -- RETURNS OK | STALE (the message has a newer start, or none)
 -- JOURNALS parked
@@ -21,5 +22,6 @@ redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(parking_of(K
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[5])
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[5], ARGV[2], ARGV[4]) end
 journal(KEYS[6], ARGV[1], {event = 'parked', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
-  queue = e.queue, worker = e.worker, state = 'TBDL', note = 'for its idempotency key'})
+  queue = e.queue, worker = e.worker, state = 'TBDL',
+  note = ARGV[4] == '' and e.alone ~= 0 and 'for its trial' or 'for its idempotency key'})
 return {'OK'}

@@ -18,7 +18,9 @@ local behind = raw ~= '' and start_of(raw).token or nil
 if behind and redis.call('HGET', KEYS[2], behind) == 'D' then return {'CONFLICT'} end
 local p, number = parking_of(KEYS[3], ARGV[2]), tonumber(ARGV[5])
 if p and number > 0 and number < p.number then return {'CONFLICT'} end
-if p and p.state == 'waiting' then return {is_unique(ARGV[2]) and 'KEPT' or 'CONFLICT'} end
+-- The copy that was just published came back before that was noted: under a new number, it is none any more.
+local is_back = p and p.state == 'waiting' and number == p.number
+if p and p.state == 'waiting' and not is_back then return {is_unique(ARGV[2]) and 'KEPT' or 'CONFLICT'} end
 local e = start_of(ARGV[4])
 local why = e.alone ~= 0 and 'for its trial' or 'its task is paused'
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(p), e))
