@@ -4,7 +4,8 @@ An extension overrides the hooks that it needs; ``celery_poison.extensions`` lis
 The core calls hooks by :class:`Extensions`, which holds each as one tuple over all extensions. Where none
 fills it, the tuple is empty, and costs one truth test.
 
-What a hook raises goes to ``complain``, and the task goes on; ``quarantining`` and ``discarding`` may raise.
+What a hook raises goes to ``complain``, and the task goes on. ``publishing`` and ``sending`` may refuse, and
+what stands around a step (``quarantining``, ``discarding``) may raise.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, TypeVar, TypeVarTuple
-
-from celery import Celery
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from celery_poison.decide import Run
 from celery_poison.errors import LedgerUnavailable
@@ -22,7 +21,6 @@ from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
 from celery_poison.producer.capture import Outgoing
 from celery_poison.reports import Report
-from celery_poison.settings import Settings
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -32,16 +30,6 @@ Stored = Callable[[str], Mapping[str, bytes]]
 
 #: The package of all extensions, by name: nothing of the core imports it.
 EXTENSIONS = "celery_poison.extensions"
-
-
-class Host(Protocol):
-    """The plugin of one app, as extensions know it."""
-
-    app: Celery
-    complain: Complain
-
-    @property
-    def settings(self) -> Settings: ...
 
 
 class Round(NamedTuple):
@@ -65,8 +53,17 @@ class Extension:
         host: the plugin of the app, whose settings are read when a hook is called.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Any) -> None:
         self.host = host
+
+    def installed(self) -> None:
+        """The plugin is on its app; once for each."""
+
+    def publishing(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
+        """A message of Celery's goes to the broker next; what is raised refuses it."""
+
+    def sending(self, connection: Any, exchange: str, routing_key: str, number: int) -> None:
+        """So many messages of the outbox go to the broker next; ``QueueFull`` says how many have room."""
 
     def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
         """Return what the active monitor does beside its own rounds; asked once, by each monitor.
@@ -102,6 +99,9 @@ class Extensions:
 
     def __init__(self, extensions: Sequence[Extension] = ()) -> None:
         self.all = tuple(extensions)
+        self.installed = _filled(self.all, Extension.installed)
+        self.publishing = _filled(self.all, Extension.publishing)
+        self.sending = _filled(self.all, Extension.sending)
         self.rounds = _filled(self.all, Extension.rounds)
         self.send_failed = _filled(self.all, Extension.send_failed)
         self.quarantining = _filled(self.all, Extension.quarantining)
@@ -110,7 +110,7 @@ class Extensions:
         self.lost = _filled(self.all, Extension.lost)
 
     @classmethod
-    def of(cls, host: Host) -> Extensions:
+    def of(cls, host: Any) -> Extensions:
         """Return those of this installation; none where their package was left out."""
         try:
             package = import_module(EXTENSIONS)

@@ -16,12 +16,11 @@ from celery.utils.log import get_logger
 
 from celery_poison import headers as names
 from celery_poison.errors import ConfigurationError, NoLedger
-from celery_poison.extension import Extensions
+from celery_poison.extension import Extensions, tell
 from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
-from celery_poison.producer.limits import Limits, watch_groups
 from celery_poison.producer.outbox import Outbox
 from celery_poison.rules.values import REDIS_SCHEMES
 from celery_poison.settings import PREFIX, Settings
@@ -57,7 +56,6 @@ class Plugin:
         self.request_needs: dict[str, Any] = {}
         #: Takes what is wrong at run time; the worker counts it.
         self.complain: Callable[[Exception], object] = _warn
-        self.limits = Limits(self)
         self.outbox = Outbox(self)
 
     def serve(self, hostname: str, needs: Any, complain: Callable[[Exception], object]) -> None:
@@ -259,7 +257,7 @@ def install(app: Celery, **settings: Any) -> Plugin:
         app.steps["consumer"].add("celery_poison.worker.bootsteps:GuardStep")
         app.on_after_finalize.connect(_finalized, weak=False)
         plugin.outbox.install()
-        watch_groups(_found)
+        tell(plugin.extensions.installed, plugin.complain)
     if settings:
         plugin.override(settings)
     if app.finalized:

@@ -7,13 +7,14 @@ of them; the command line and Flower's pages may. Without any of them the core d
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
-from celery_poison.extension import Extension, Host
+from celery_poison.extension import Extension
 
 #: The rooms, in the order in which their hooks are called.
-ORDER: tuple[str, ...] = ("error_transactions", "notify")
+ORDER: tuple[str, ...] = ("limits", "error_transactions", "notify")
 
 
-def load(host: Host) -> tuple[Extension, ...]:
+def load(host: Any) -> tuple[Extension, ...]:
     """Return all extensions of one app, in their order."""
     return tuple(import_module(f"{__name__}.{name}").EXTENSION(host) for name in ORDER)

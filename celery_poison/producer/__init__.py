@@ -5,5 +5,5 @@ it), ``outbox`` (stores it), and, in a worker or in ``celery poison outbox run``
 what is due), ``handover`` (brings it to the broker), ``causes`` (what is done about each way to fail).
 
 What is published in a transaction of the user's database waits there (``database``) until it is committed,
-and is moved into the outbox then. ``limits`` keeps queues from filling up.
+and is moved into the outbox then.
 """

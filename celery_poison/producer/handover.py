@@ -19,11 +19,11 @@ from redis import Redis, RedisError
 
 from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import QueueFull
+from celery_poison.extension import Extensions
 from celery_poison.headers import MARK, OUTBOX, PARK
 from celery_poison.ledger.outbox import Copy
 from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.causes import Cause, NotSent, cause_of
-from celery_poison.producer.limits import Limits
 
 logger = get_logger("celery_poison")
 
@@ -47,10 +47,10 @@ class Handover:
             and the step that takes a message out of the outbox puts it into its queue.
     """
 
-    def __init__(self, app: Celery, ledger: Redis, limits: Limits) -> None:
+    def __init__(self, app: Celery, ledger: Redis, extensions: Extensions) -> None:
         self._app = app
         self._ledger = ledger
-        self._limits = limits
+        self._extensions = extensions
         self._connection: Any = None
         self._confirms: _Confirms | None = None
         #: Whether the broker is known to be the ledger's database. Where it is not, a message can be in the
@@ -144,9 +144,9 @@ class Handover:
             NotSent: it has none.
         """
         _, _, head = messages[0]
-        queues = [] if head.tied else self._limits.queues_of_address(head.exchange, head.routing_key)
         try:
-            self._limits.take(self._connection, dict.fromkeys(queues, len(messages)))
+            for hook in () if head.tied else self._extensions.sending:
+                hook(self._connection, head.exchange, head.routing_key, len(messages))
         except QueueFull as full:
             room = full.limit - full.depth
             if room <= 0:

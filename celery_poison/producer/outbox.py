@@ -6,27 +6,28 @@ Also what a person sees of what is stored, and does about it (TP1-4, TP1-6).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import redis
+from celery import Celery
 from celery.utils.log import get_logger
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_poison import signals
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, MessageNotFound
-from celery_poison.extension import gather
+from celery_poison.extension import Extensions, gather
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.producer import database
 from celery_poison.producer.capture import Outgoing, at_once, capture, reported
 from celery_poison.producer.causes import Cause
-from celery_poison.producer.limits import Host
 from celery_poison.reports import Kind, Report
+from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
 
@@ -34,6 +35,23 @@ logger = get_logger("celery_poison")
 UNTOLD = 30.0
 #: How the note of a pause begins that came with a blockade, and goes with it.
 CONSUMING_TOO = "sending to it is blocked"
+
+
+class Host(Protocol):
+    """The plugin of an app, as its outbox knows it."""
+
+    app: Celery
+    complain: Callable[[Exception], object]
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def extensions(self) -> Extensions: ...
+
+    def guards(self, task_name: str) -> bool: ...
+
+    def open_ledger(self) -> Ledger: ...
 
 
 class Outbox:
@@ -51,8 +69,12 @@ class Outbox:
         capture(
             self._plugin.app,
             lambda task, asked: self.store if self.takes(task, asked) else None,
-            self._plugin.limits.admit,
+            self._admit,
         )
+
+    def _admit(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
+        for hook in self._plugin.extensions.publishing:
+            hook(producer, message, options)
 
     def takes(self, task: str, asked: bool | None) -> bool:
         """Whether messages of this task are stored, given what ``apply_async(outbox=...)`` said."""

@@ -17,8 +17,7 @@ from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.causes import Cause, NotSent
 from celery_poison.producer.database import Mover
 from celery_poison.producer.handover import Handover
-from celery_poison.producer.limits import Host
-from celery_poison.producer.outbox import bounded_ledger, error_transactions, send_failed
+from celery_poison.producer.outbox import Host, bounded_ledger, error_transactions, send_failed
 from celery_poison.reports import Report
 from celery_poison.rules.blocks import Kind, read_rules
 from celery_poison.upstream import hooks
@@ -140,7 +139,7 @@ class Rounds:
         self._trouble = trouble
         self._in_trouble = in_trouble
         self._ledger: Ledger = plugin.open_ledger()
-        self._handover = Handover(plugin.app, self._ledger.client, plugin.limits)
+        self._handover = Handover(plugin.app, self._ledger.client, plugin.extensions)
         #: Task whose messages would not be run where they arrive, and wait here (row 7) -> until when.
         self._blocked: dict[str, float | None] = {}
         self._blocks = -1

@@ -1,31 +1,22 @@
-"""Makes room in a full queue, and in the quarantine; what goes is on record with its body first (MSG-5).
+"""Makes room in a full quarantine (MSG-5), and warns early that a queue, or the quarantine, fills up (MSG-7).
 
-A queue is kept below its limit by who publishes to it, the quarantine by who brings a message there.
+Who brings a message to the quarantine keeps that below its limit; ``extensions.limits`` does so for queues.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
-from celery import Celery
 from celery.utils.log import get_logger
-from kombu.transport import redis as kombu_redis
 
-from celery_poison import causes
-from celery_poison.basics.text import count_of
+from celery_poison import causes, signals
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.extension import Extensions, within
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.scripts import Code
-from celery_poison.plugin import plugin_of
-from celery_poison.producer.handover import is_one_database
-from celery_poison.producer.limits import Filling, limit_of
-from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.stored import identity_of, original, stored_fields
+from celery_poison.rules.limits import limit_of
 from celery_poison.settings import Settings
 from celery_poison.states import Event
 
@@ -33,103 +24,8 @@ logger = get_logger("celery_poison")
 
 #: Who discards, as the journal names it, and messages that quarantine gives up at once at most.
 ACTOR, MOST = "poison_max_messages", 100
-REASON = "the oldest in a full queue made room for a new one"
-#: It may leave the queue: it is on record, by us, or by somebody who may have died just then.
-_ON_RECORD = (Code.OK, Code.DONE)
-
-
-class Discarder:
-    """Makes room in the queues of one app, in one process that publishes."""
-
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-        self._plugin = plugin_of(app)
-        self._is_one_database: bool | None = None
-
-    def __call__(self, connection: Any, queue: str, number: int) -> int:
-        """Give up so many of the oldest messages of a queue; return how many it were.
-
-        Fewer where workers were faster, or the ledger is away: nothing goes that is not on record.
-        """
-        ledger, channel = self._plugin.outbox.ledger, connection.default_channel
-        done = 0
-        try:
-            if isinstance(channel, kombu_redis.Channel):
-                done = sum(self._from_redis(ledger, channel, queue, number))
-            elif connection.transport.driver_type == "amqp":
-                done = sum(self._from_rabbitmq(ledger, connection, queue, number))
-        except LedgerUnavailable as error:
-            logger.error("celery_poison: queue %s grows beyond its limit: %s", queue, error)
-        if done:
-            logger.warning(
-                "celery_poison: %s of queue %s discarded, the oldest, since it is full",
-                count_of(done, "message"),
-                queue,
-            )
-        return done
-
-    def _from_redis(
-        self, ledger: Ledger, channel: kombu_redis.Channel, queue: str, number: int
-    ) -> Iterator[bool]:
-        if self._is_one_database is None:
-            self._is_one_database = is_one_database(channel, ledger.client)
-        prefix, client = channel.global_keyprefix or "", channel.client
-        for priority in reversed(channel.priority_steps):  # the least urgent first
-            key = channel._q_for_pri(queue, priority)
-            oldest = client.lrange(key, -number, -1)
-            number -= len(oldest)
-            for raw in reversed(oldest):
-                with suppress(ValueError, TypeError, KeyError):  # what nobody can read stays
-                    message = channel.Message(json.loads(raw), channel=channel)
-                    if self._is_one_database:
-                        yield self._record(ledger, message, queue, prefix + key, raw) is Code.OK
-                    elif (done := self._record(ledger, message, queue)) in _ON_RECORD:
-                        mine = identity_of(message).mid if done is Code.OK else ""
-                        yield self._removed(ledger, client, key, raw, mine)
-            if number <= 0:
-                return
-
-    def _removed(self, ledger: Ledger, client: Any, key: str, raw: Any, mid: str) -> bool:
-        """Take a message from its queue; the record with ``mid`` is ours, and void if that is too late."""
-        if client.lrem(key, -1, raw):
-            return True
-        if mid:
-            with suppress(*OVERTAKEN):  # another publisher removed it
-                ledger.purge(mid, ACTOR, "a worker had received it already", number=0)
-        return False
-
-    def _from_rabbitmq(self, ledger: Ledger, connection: Any, queue: str, number: int) -> Iterator[bool]:
-        with connection.channel() as channel:  # what is not acknowledged goes back when it is closed
-            for _ in range(number):
-                raw = channel.basic_get(queue)
-                if raw is None:
-                    return
-                if self._record(ledger, channel.message_to_python(raw), queue) not in _ON_RECORD:
-                    return  # a copy of it runs, or is on record: the worker that receives it knows what to do
-                channel.basic_ack(raw.delivery_tag)
-                yield True
-
-    def _record(self, ledger: Ledger, message: Any, queue: str, list: str = "", payload: Any = "") -> Code:
-        """Put a message on record as given up; see ``Ledger.discard_old``."""
-        identity, kept = identity_of(message), original(message)
-        shown = arguments(self._app, self._plugin.settings.redact, identity.task, kept)
-        return ledger.discard_old(
-            identity.mid,
-            id=identity.id,
-            task=identity.task,
-            queue=queue,
-            cause=causes.QUEUE_FULL,
-            reason=REASON,
-            actor=ACTOR,
-            size=len(kept.body),
-            list=list,
-            payload=payload,
-            fields=stored_fields(message, arguments=shown),
-        )
-
-
-# --- the quarantine itself ---------------------------------------------------------------------------
-
+#: Seconds between two warnings of one queue, and between two looks of one process whether another has warned.
+QUIET, LOOK = 600.0, 60.0
 #: What plain Celery would have dropped: of these alone it may be said that there is no room.
 REFUSABLE = frozenset({causes.FAILURE}) | causes.UNPROCESSABLE
 
@@ -183,3 +79,31 @@ class Room:
                 with within(hook(*about) for hook in self._extensions.discarding):
                     self._ledger.give_up(mid, Event.DISCARDED, ACTOR, note, number)
                 logger.warning("celery_poison: Task %s[%s] was discarded: %s", record.task, record.id, note)
+
+
+class Filling:
+    """Warns early that a queue fills up: in the log, in the journal, and by a signal (MSG-7).
+
+    It knows the warnings of its process; the ledger knows those of all others.
+    """
+
+    def __init__(self, ledger: Callable[[], Ledger]) -> None:
+        self._ledger = ledger
+        self._looked_at: dict[str, float] = {}
+
+    def __call__(self, queue: str, waiting: int, limit: int) -> None:
+        """Warn of a queue, unless somebody did so in the last ten minutes."""
+        now = time.monotonic()
+        if now - self._looked_at.get(queue, -LOOK) < LOOK:
+            return
+        self._looked_at[queue] = now
+        said = f"{waiting} messages wait, its limit is {limit}"
+        try:
+            if not self._ledger().queue_filling(queue, said, int(QUIET * 1000)):
+                return
+        except LedgerUnavailable as error:
+            logger.debug(
+                "celery_poison: the warning that queue %s fills up was not recorded: %s", queue, error
+            )
+        logger.warning("celery_poison: queue %s fills up: %s", queue, said)
+        signals.queue_filling.send(sender=None, queue=queue, waiting=waiting, limit=limit)

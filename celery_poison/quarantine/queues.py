@@ -23,7 +23,7 @@ from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record, WorkerRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.limits import Limit, limit_of
+from celery_poison.rules.limits import Limit, are_set, limit_of
 from celery_poison.settings import Settings
 
 #: Seconds. Celery tries to connect anew every half a minute at the latest: that alone is no deafness.
@@ -235,10 +235,9 @@ def read_backlogs(
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    plugin = plugin_of(app)
-    if limited_only and not plugin.limits.are_set():
+    settings = plugin_of(app).settings
+    if limited_only and not are_set(settings):
         return [], []
-    settings = plugin.settings
     parked = Counter(parking.start.queue for _, parking in islice(queries.parked_now(), COUNTED))
     candidates = Counter(record.queue for record in islice(queries.candidates(), COUNTED))
     consumed = {

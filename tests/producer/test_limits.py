@@ -12,9 +12,9 @@ from kombu import Exchange, Queue
 
 from celery_poison import Quarantine, signals
 from celery_poison.errors import QueueFull
-from celery_poison.producer import limits
+from celery_poison.extensions.limits import limits
+from celery_poison.extensions.limits.limits import Limits, limits_of
 from celery_poison.producer.capture import Outgoing, captured, exempt
-from celery_poison.producer.limits import Limits
 from celery_poison.quarantine.overview import overview
 from celery_poison.testing import wait_until
 from tests import sampled
@@ -85,7 +85,7 @@ def test_MSG_2_one_full_queue_of_an_exchange_refuses_the_whole_publish(
         "routing_key": "order.new",
         "declare": queues[:2],
     }
-    assert shop.plugin.limits.queues_of(where) == [first, second]
+    assert limits_of(shop.app).queues_of(where) == [first, second]
     if kind == "fanout" and shop.app.conf.broker_url.startswith("redis"):
         return  # kombu sends these to whoever listens, and keeps none
     shop.charge(1, **where)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from celery_poison.extensions.limits.discarder import Discarder
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.discarding import Discarder
 from tests.failover.forked import DIED, Forked
 from tests.producer.kit import Shop
 

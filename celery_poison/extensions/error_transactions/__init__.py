@@ -1,28 +1,27 @@
 """Error transactions (TP1-3): signatures that are started with a report of what became of a message.
 
-``transactions`` starts them; a report is what ``celery_poison.reports`` makes. For one of a failed attempt,
-the recorder of its process has left the message in the ledger (``worker/recorder.py``).
+``transactions`` starts them, and only workers and acts load it. A report is what ``celery_poison.reports``
+makes. For one of a failed attempt, the recorder of its process has left the message in the ledger
+(``worker/recorder.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from celery_poison import causes
 from celery_poison.decide import End, Run
-from celery_poison.extension import Around, Extension, Host, Round, Stored
-from celery_poison.extensions.error_transactions.transactions import (
-    ErrorTransactions,
-    for_failed_send,
-    told_of,
-)
+from celery_poison.extension import Around, Extension, Round, Stored
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
 from celery_poison.producer.capture import Outgoing
 from celery_poison.reports import Kind, Report
+
+if TYPE_CHECKING:
+    from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
 
 #: Seconds between two looks of the active monitor for what is owed.
 PAUSE = 1.0
@@ -47,12 +46,14 @@ _TOLD: Final = {
 class Starts(Extension):
     """Starts error transactions about quarantine, discards, failed attempts and failed sends."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Any) -> None:
         super().__init__(host)
         self._by_ledger: WeakKeyDictionary[Ledger, ErrorTransactions] = WeakKeyDictionary()
 
     def on(self, ledger: Ledger) -> ErrorTransactions:
         """Return what owes and pays on a ledger."""
+        from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
+
         found = self._by_ledger.get(ledger)
         if found is None:
             found = self._by_ledger[ledger] = ErrorTransactions(self.host.app, ledger)
@@ -62,11 +63,15 @@ class Starts(Extension):
         return [Round("poison-errors", PAUSE, lambda fence: self.on(ledger).pay_late())]
 
     def send_failed(self, report: Report) -> Iterable[Outgoing]:
+        from celery_poison.extensions.error_transactions.transactions import for_failed_send
+
         return for_failed_send(self.host.app, report)
 
     def quarantining(
         self, ledger: Ledger, message: Any, mid: str, start: Start, cause: str, reason: str
     ) -> Around:
+        from celery_poison.extensions.error_transactions.transactions import told_of
+
         told = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)
         return self.on(ledger).owing(Report.about(Kind.QUARANTINE, told, cause, reason, token=start.token))
 
@@ -94,6 +99,8 @@ class Starts(Extension):
         cause: str,
         reason: str,
     ) -> None:
+        from celery_poison.extensions.error_transactions.transactions import told_of
+
         _, unsent = errors.attempt(start.token)
         told = told_of(message, mid=mid, start=start)
         errors.tell(Report.about(kind, told, cause, reason, token=start.token, unsent=unsent))

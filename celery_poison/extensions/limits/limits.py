@@ -17,20 +17,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from celery import Celery
 from celery.canvas import _chain, _chord, group, maybe_signature
-from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
-from celery_poison import extension, signals
 from celery_poison.broker.publish import depth
-from celery_poison.errors import ConfigurationError, LedgerUnavailable, QueueFull
-from celery_poison.extension import Extensions
-from celery_poison.ledger import Ledger
+from celery_poison.errors import ConfigurationError, QueueFull
+from celery_poison.extension import Extension
 from celery_poison.producer.capture import captured_by, exempt, is_exempt, is_exempt_here
+from celery_poison.rules.limits import Limit, are_set, limit_of
 from celery_poison.settings import Settings
 from celery_poison.upstream import hooks
 
@@ -40,52 +38,8 @@ logger = get_logger("celery_poison")
 TENTH, FRESH = 10, 1.0
 #: Messages that are discarded at once, at most, beyond what must go.
 MOST = 100
-#: Share of a limit from which on people are warned (MSG-7).
-WARN_AT = 0.8
-#: Seconds between two warnings of one queue, and between two looks of one process whether another has warned.
-QUIET, LOOK = 600.0, 60.0
 #: Options that say where a message goes.
 _ADDRESS = ("queue", "exchange", "exchange_type", "routing_key")
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """How many messages may wait in a queue, and whether the oldest ones make room for new ones."""
-
-    most: int
-    discards_old: bool
-
-    def is_near(self, waiting: int) -> bool:
-        """Whether so many are enough for a warning (MSG-7)."""
-        return waiting >= WARN_AT * self.most
-
-
-def limit_of(settings: Settings, queue: str) -> Limit | None:
-    """Return the limit of a queue, or of the quarantine by its name; None where it has none (MSG-1)."""
-    own = (settings.queues or {}).get(queue, {})
-    most = own.get("max_messages", settings.max_messages)
-    behavior = own.get("max_messages_behavior", settings.max_messages_behavior)
-    return None if most is None else Limit(most, behavior == "discard_old")
-
-
-class Host(extension.Host, Protocol):
-    """What the sending side needs of the plugin of its app.
-
-    Attributes:
-        outbox: its outbox, which knows limits.
-    """
-
-    limits: Limits
-
-    @property
-    def outbox(self) -> Any: ...
-
-    @property
-    def extensions(self) -> Extensions: ...
-
-    def guards(self, task_name: str) -> bool: ...
-
-    def open_ledger(self) -> Ledger: ...
 
 
 @dataclass(slots=True)
@@ -96,19 +50,21 @@ class _Room:
     until: float = 0.0
 
 
-class Limits:
+class Limits(Extension):
     """The limits of the queues of one app, in one process; any thread may ask."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, host: Any) -> None:
+        super().__init__(host)
         self._settings: Settings | None = None
         self._any = False
         self._known: dict[str, Limit | None] = {}
         self._rooms: dict[str, _Room] = {}
         self._lock = Lock()
-        self._filling = Filling(lambda: host.outbox.ledger)
 
-    def admit(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
+    def installed(self) -> None:
+        watch_groups(limits_of)
+
+    def publishing(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
         """Let one message of Celery's be published, given what ``send_task_message`` is given.
 
         Raises:
@@ -118,8 +74,12 @@ class Limits:
             return
         wanted = {queue: 1 for queue in self.queues_of(options) if self.limit(queue)}
         # Far from the limit it does not matter what is exempt, and to find out takes as long as all the rest.
-        if wanted and not self._took(wanted) and not is_exempt(self._host.app, message):
+        if wanted and not self._took(wanted) and not is_exempt(self.host.app, message):
             self.take(producer.connection, wanted, lambda: flush(producer))
+
+    def sending(self, connection: Any, exchange: str, routing_key: str, number: int) -> None:
+        queues = self.queues_of_address(exchange, routing_key)
+        self.take(connection, dict.fromkeys(queues, number))
 
     def take(
         self, connection: Any, wanted: Mapping[str, int], flush: Callable[[], object] = lambda: None
@@ -146,7 +106,7 @@ class Limits:
         if not self.are_set():
             return None
         if queue not in self._known:
-            self._known[queue] = limit_of(self._host.settings, queue)
+            self._known[queue] = limit_of(self.host.settings, queue)
         return self._known[queue]
 
     def queues_of(self, options: Mapping[str, Any]) -> Sequence[str]:
@@ -155,7 +115,7 @@ class Limits:
         Args:
             options: of ``send_task_message``; ``exchange``, ``routing_key`` and ``queue`` count.
         """
-        amqp, queue = self._host.app.amqp, options.get("queue")
+        amqp, queue = self.host.app.amqp, options.get("queue")
         exchange, key = options.get("exchange"), options.get("routing_key")
         if queue is None and exchange is None:
             queue = amqp.default_queue
@@ -174,7 +134,7 @@ class Limits:
         """Return the queues of this app that an exchange and a routing key lead to."""
         if not exchange:
             return [key]
-        queues = [each for each in self._host.app.amqp.queues.values() if each.exchange.name == exchange]
+        queues = [each for each in self.host.app.amqp.queues.values() if each.exchange.name == exchange]
         kind = STANDARD_EXCHANGE_TYPES.get(queues[0].exchange.type) if queues else None
         if kind is None:
             return []
@@ -185,21 +145,31 @@ class Limits:
     def are_set(self) -> bool:
         """Whether any queue may have a limit."""
         try:
-            settings = self._host.settings
+            settings = self.host.settings
         except ConfigurationError:  # stops workers, not those who only publish
             return False
         if settings is not self._settings:
-            options = (settings.queues or {}).values()
-            self._any = settings.max_messages is not None or any("max_messages" in each for each in options)
+            self._any = are_set(settings)
             self._known, self._settings = {}, settings
         return self._any
 
     @cached_property
     def _discard(self) -> Callable[[Any, str, int], int]:
-        # It reads messages as the quarantine does, which stands above all that publishes.
-        found: type = symbol_by_name("celery_poison.quarantine.discarding:Discarder")
-        discard: Callable[[Any, str, int], int] = found(self._host.app)
-        return discard
+        from celery_poison.extensions.limits.discarder import (
+            Discarder,  # it reads messages as quarantine does
+        )
+
+        return Discarder(self.host.app)
+
+    @cached_property
+    def _filling(self) -> Callable[[str, int, int], None]:
+        from celery_poison.quarantine.discarding import Filling
+
+        return Filling(lambda: self.host.outbox.ledger)
+
+    def stores_first(self, task: str, asked: bool | None) -> bool:
+        """Whether messages of a task go to the outbox, which knows limits by itself."""
+        return bool(self.host.outbox.takes(task, asked))
 
     def _took(self, wanted: Mapping[str, int]) -> bool:
         """Take the room for so many messages, if what was counted lately is enough for all of them."""
@@ -236,48 +206,27 @@ class Limits:
         return _Room(max(number, room // TENTH), until)
 
 
+def limits_of(app: Celery) -> Limits | None:
+    """Return the limits of an app; None where celery_poison is not installed on it."""
+    plugin = vars(app).get("_poison")  # of a proxy, too
+    found = plugin.extensions.all if plugin is not None else ()
+    return next((each for each in found if isinstance(each, Limits)), None)
+
+
 def flush(producer: Any) -> None:
     """Have RabbitMQ take what was published on this channel before another one counts it."""
     if producer.connection.transport.driver_type == "amqp":
         producer.channel.exchange_declare("amq.direct", "direct", passive=True)
 
 
-class Filling:
-    """Warns early that a queue fills up: in the log, in the journal, and by a signal (MSG-7).
-
-    It knows the warnings of its process; the ledger knows those of all others.
-    """
-
-    def __init__(self, ledger: Callable[[], Ledger]) -> None:
-        self._ledger = ledger
-        self._looked_at: dict[str, float] = {}
-
-    def __call__(self, queue: str, waiting: int, limit: int) -> None:
-        """Warn of a queue, unless somebody did so in the last ten minutes."""
-        now = time.monotonic()
-        if now - self._looked_at.get(queue, -LOOK) < LOOK:
-            return
-        self._looked_at[queue] = now
-        said = f"{waiting} messages wait, its limit is {limit}"
-        try:
-            if not self._ledger().queue_filling(queue, said, int(QUIET * 1000)):
-                return
-        except LedgerUnavailable as error:
-            logger.debug(
-                "celery_poison: the warning that queue %s fills up was not recorded: %s", queue, error
-            )
-        logger.warning("celery_poison: queue %s fills up: %s", queue, said)
-        signals.queue_filling.send(sender=None, queue=queue, waiting=waiting, limit=limit)
-
-
 # --- a group as a whole ---------------------------------------------------------------------------------
 
 
-def watch_groups(find: Callable[[Celery], Host | None]) -> None:
+def watch_groups(find: Callable[[Celery], Limits | None]) -> None:
     """Have groups and chords look for room first; done once in a process.
 
     Args:
-        find: returns the plugin of an app; None where there is none.
+        find: returns the limits of an app; None where there are none.
     """
     if getattr(group.apply_async, "looks", False) or not hooks.fits(hooks.Part.OUTBOX):
         return
@@ -297,7 +246,7 @@ def watch_groups(find: Callable[[Celery], Host | None]) -> None:
 
 
 def _whole(
-    host: Host | None,
+    limits: Limits | None,
     app: Celery,
     signatures: Iterable[Any],
     options: Mapping[str, Any],
@@ -308,16 +257,16 @@ def _whole(
     Raises:
         QueueFull: there is none for all of it; nothing was sent.
     """
-    if host is None or not host.limits.are_set() or captured_by.get() or is_exempt_here(app):
+    if limits is None or not limits.are_set() or captured_by.get() or is_exempt_here(app):
         return publish()
     if app.conf.task_always_eager:
         return publish()
     wanted = Counter[str]()
     for signature in _first_ones(signatures, app):
-        wanted.update(_queues(host, app, signature, options))
-    if any(host.limits.limit(queue) for queue in wanted):
+        wanted.update(_queues(limits, app, signature, options))
+    if any(limits.limit(queue) for queue in wanted):
         with app.producer_or_acquire(options.get("producer")) as producer:
-            host.limits.take(producer.connection, wanted, partial(flush, producer))
+            limits.take(producer.connection, wanted, partial(flush, producer))
     with exempt():
         return publish()
 
@@ -337,12 +286,12 @@ def _first_ones(signatures: Iterable[Any], app: Celery) -> Iterator[Any]:
             yield signature
 
 
-def _queues(host: Host, app: Celery, signature: Any, options: Mapping[str, Any]) -> Iterable[str]:
+def _queues(limits: Limits, app: Celery, signature: Any, options: Mapping[str, Any]) -> Iterable[str]:
     given = {**signature.options, **options}
-    if host.outbox.takes(signature.task, given.get("outbox")):
+    if limits.stores_first(signature.task, given.get("outbox")):
         return []
     task = app._tasks.get(signature.task)
     given = {**(task._get_exec_options() if task else {}), **given}
     address = {name: given[name] for name in _ADDRESS if given.get(name) is not None}
     routed = app.amqp.router.route(address, signature.task, signature.args, signature.kwargs, task)
-    return host.limits.queues_of(routed)
+    return limits.queues_of(routed)
