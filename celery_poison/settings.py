@@ -274,7 +274,8 @@ class Settings:
     trial_cells: int | None = _whole(
         None,
         1,
-        "How many suspects a worker tries at once at most. None: as many as it has slots and memory.",
+        "How many suspects a worker tries at once at most. None: as many as it has slots and memory,"
+        " up to 100.",
         "cells",
     )
     fleet_gate_share: float | None = _setting(

@@ -24,6 +24,8 @@ from celery_poison.sandbox.trial import Host, Order, Trial
 from celery_poison.sandbox.watcher import PATIENCE
 from celery_poison.settings import Settings
 
+#: So many suspects run at once at most, unless a setting says so: each takes a process, and some MiB.
+MOST = 100
 #: Seconds for which a suspect waits here; then the ledger keeps it, for whichever worker has a cell first.
 PARK_AFTER = 2.0
 #: Seconds in which no cell is opened after one could not be; and for which a nursery must have lived.
@@ -54,7 +56,7 @@ class Cells:
         self._settings = settings
         self._give_back: Callable[[Any], Any] = lambda request: None
         self._nursery, self._born_at = nursery, time.monotonic()
-        self._free_slots = list(range(min(host.pool.slots, settings.trial_cells or host.pool.slots)))
+        self._free_slots = list(range(min(host.pool.slots, settings.trial_cells or MOST)))
         self._running: set[Trial] = set()
         self._waiting: deque[Trial] = deque()
         self.room = len(self._free_slots)

@@ -207,7 +207,8 @@ class Heartbeat:
     _due = 0.0
     _run_id = ""
     _sent_run_id = ""
-    _sent_stopping = _sent_room = False
+    _sent_stopping = False
+    _sent_room = 0
     _started = _has_ended = False
 
     def __post_init__(self) -> None:
@@ -260,15 +261,17 @@ class Heartbeat:
         # A shutdown is told at once: dying under its tombstone is no crash.
         tombstone = self.shutdown.is_begun and not self._sent_stopping
         moved = self._writer.run_id != self._sent_run_id
-        # And that cells have become free, or are no more: suspects wait to hear it.
-        return tombstone or moved or bool(self.payload.cells.room) != self._sent_room or clock() >= self._due
+        # Suspects wait to hear that cells are free, or that there are twice as many as they have heard of.
+        room, sent = self.payload.cells.room, self._sent_room
+        is_news = bool(room) != bool(sent) or room > 2 * sent
+        return tombstone or moved or is_news or clock() >= self._due
 
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""
         self._writer.follow()
         self.exits.look()
         began, stopping, run_id = clock(), self.shutdown.is_begun, self._writer.run_id
-        room = bool(self.payload.cells.room)
+        room = self.payload.cells.room
         self.lease.asked()
         try:
             self.health.ensure_enrolled(self.ledger)

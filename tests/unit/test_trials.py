@@ -6,11 +6,13 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.sandbox.cell import boxed
 from celery_poison.sandbox.nursery import Nursery, pair
+from celery_poison.sandbox.pool import MOST, Cells
 from celery_poison.sandbox.process import Running
 from celery_poison.sandbox.running import Trials
 from celery_poison.sandbox.trial import NEVER, Death, Trial, error_of
@@ -75,3 +77,16 @@ def test_NEW_9_what_waits_for_the_nursery_when_its_worker_leaves_does_not_begin(
     host.shutdown.is_begun, host.loop.epoch = False, 2
     assert trials._open(trial, nursery)
     assert heard == [(trial,), (trial,)] and not trials._running
+
+
+@pytest.mark.parametrize(
+    ("slots", "setting", "room"), [(4, None, 4), (4, 9, 4), (500, None, MOST), (500, 200, 200)]
+)
+def test_NEW_1_a_worker_of_hundreds_of_greenlets_tries_not_as_many_at_once(
+    slots: int, setting: int | None, room: int
+) -> None:
+    host: Any = SimpleNamespace(loop=None, pool=SimpleNamespace(slots=slots))
+    settings: Any = SimpleNamespace(trial_cells=setting)
+    cells = Cells(host, settings, "a test needs none")
+    assert cells.room == room
+    cells.end()
