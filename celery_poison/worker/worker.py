@@ -94,18 +94,7 @@ class Worker:
         self._make_quarantine_writer()
         self._make_resync()
         self._make_outcomes()
-        host = Host(
-            app=app,
-            pool=pool,
-            loop=self.loop,
-            shutdown=self.shutdown,
-            complain=self.complain,
-            prepare=self._prepare_cell,
-            ask_where=self.exits.ask_cell,
-            explain=self.exits.of_cell,
-            lease=self._lease.fd,
-        )
-        self.cells = Cells(host, self._settings, nursery)
+        self._make_cells(nursery)
         self._make_heartbeat()
         self._configure_processes()
         try:
@@ -202,6 +191,20 @@ class Worker:
         return self._checker.refresh() and not self._checker.reason(
             request.message, request.type, policy, ask=False
         )
+
+    def _make_cells(self, nursery: Nursery | str) -> None:
+        host = Host(
+            app=self._app,
+            pool=self._pool,
+            loop=self.loop,
+            shutdown=self.shutdown,
+            complain=self.complain,
+            prepare=self._prepare_cell,
+            ask_where=self.exits.ask_cell,
+            explain=self.exits.of_cell,
+            lease=self._lease.fd,
+        )
+        self.cells = Cells(host, self._settings, nursery)
 
     def _prepare_cell(self, alone: int) -> Prepare:
         ledger = self._plugin.ledger_url, self._settings.namespace
