@@ -173,7 +173,7 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
     if fine:
         headings.insert(6, "FINGERPRINT")
 
-    raised = _raised(quarantine, page)
+    raised = {id: f"{causes.FAILURE}: {name}" for id, name in quarantine.finder.raised(page).items()}
 
     def row(group: Group) -> Sequence[object]:
         cells = [
@@ -192,16 +192,6 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
     answer_table(page, headings, row, empty, fit=True, title=title, hint=hint)
     if total > len(page) and not wants_json():
         click.echo(f"there are {total} groups: --limit shows more of them", err=True)
-
-
-def _raised(quarantine: Quarantine, groups: Iterable[Group]) -> dict[str, str]:
-    """Return what was raised by the newest message of each group that is kept for that, by the group's id."""
-    kept = [group for group in groups if group.cause == causes.FAILURE and group.fingerprint]
-    newest = quarantine.queries.records([group.newest for group in kept])
-    told = {
-        g.group: f"{causes.FAILURE}: {r.evidence.exception}" for g, r in zip(kept, newest, strict=True) if r
-    }
-    return told
 
 
 # --- show --------------------------------------------------------------------------------------

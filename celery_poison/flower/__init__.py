@@ -6,8 +6,8 @@ Either ``celery -A proj poison flower`` with all of Flower's options, or two lin
     install()
 
 In reading order: here are added routes, tab and metrics. ``pages`` answers people, ``api`` programs, both
-after ``access`` has let a request in; what changes something, ``acts`` does for both. What they ask is
-answered by ``ledger``, away from Flower's event loop, out of the read model and
+after ``access`` has let a request in; what changes something, ``acts`` and ``changing`` do for both. What
+they ask is answered by ``ledger``, away from Flower's event loop, out of the read model and
 :class:`~celery_poison.quarantine.Quarantine`. ``choosing`` says what can be done, and with which messages.
 """
 
@@ -79,6 +79,9 @@ def handlers() -> list[Any]:
         url(r"/poison/preview/(\w+)", pages.PreviewPage, name="poison-preview"),
         url(r"/poison/act/(\w+)", pages.Act, name="poison-act"),
         url(r"/poison/job/(\w+)", pages.JobPage, name="poison-job"),
+        url(r"/poison/edit/(.+)", pages.EditPage, name="poison-edit"),
+        url(r"/poison/block", pages.BlockPage, name="poison-block"),
+        url(r"/poison/block/end", pages.Unblock, name="poison-unblock"),
         url(r"/poison/gate/lift", pages.Decide, {"act": acts.lift_gate}, name="poison-gate"),
         url(r"/poison/held/resume", pages.Decide, {"act": acts.let_go}, name="poison-resume"),
         url(r"/poison/held/begin", pages.Decide, {"act": acts.hold}, name="poison-hold"),

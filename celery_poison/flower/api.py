@@ -15,7 +15,7 @@ from typing import Any
 from flower.api import BaseApiHandler
 from tornado.web import HTTPError, authenticated
 
-from celery_poison.flower import acts
+from celery_poison.flower import acts, changing
 from celery_poison.flower.access import CLIENT_HEADER, Guarded, sentence_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
 from celery_poison.flower.ledger import SEARCHING
@@ -179,6 +179,10 @@ async def held_back(api: Api) -> Any:
     return [each.as_dict() for each in acts.held(await api.overview())]
 
 
+async def blocks(api: Api) -> Any:
+    return [rule.as_dict() for rule in await changing.blocked(api)]
+
+
 async def proposal(api: Api) -> Any:
     """Return what the pipeline proposes; null if nothing waits."""
     waiting = (await api.overview()).proposal
@@ -200,6 +204,9 @@ ROUTES: dict[str, dict[str, Question]] = {
     r"held": {"get": held_back},
     r"held/resume": {"post": acts.let_go},
     r"held/begin": {"post": acts.hold},
+    r"blocks": {"get": blocks},
+    r"block": {"post": changing.block},
+    r"unblock": {"post": changing.unblock},
     r"proposal": {"get": proposal},
     r"proposal/(apply|dismiss)": {"post": acts.decide},
 }

@@ -15,7 +15,7 @@ from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.acting import Chosen
 from celery_poison.quarantine.careful import BadCare, seconds_of
 from celery_poison.quarantine.finding import Found
-from celery_poison.quarantine.search import Filter, Lookup
+from celery_poison.quarantine.search import Filter, Group, Lookup
 from celery_poison.states import State
 
 #: Word in the address -> its tab.
@@ -195,6 +195,12 @@ class Listing:
     def of(cls, state: str = "NDLV", /, **conditions: str) -> Self:
         """Return the list of what is in that state and has exactly these values."""
         return cls(state, " ".join(shlex.quote(f"{name}={_literal(v)}") for name, v in conditions.items()))
+
+    @classmethod
+    def of_group(cls, group: Group) -> Self:
+        """Return the list of what is in a group."""
+        fine = {"fingerprint": group.fingerprint} if group.fingerprint else {}
+        return cls.of(task=group.task, cause=group.cause, **fine)
 
     @property
     def where(self) -> Filter | None:

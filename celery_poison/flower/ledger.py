@@ -31,6 +31,8 @@ READERS = 4
 PATIENCE = 2.0
 #: Seconds that a list waits for what must be looked for in each of very many messages.
 SEARCHING = 30.0
+#: The same of what is published: a broker may take its time.
+PUBLISHING = 10.0
 #: Seconds that a page waits for a newer snapshot, if it has an older one to show.
 HURRY = 0.7
 #: The same where nobody has acted since.
@@ -201,10 +203,10 @@ class AsyncLedger:
             self._is_mine = self.quarantine.check_owner()
         return question()
 
-    async def change(self, question: Callable[[], T]) -> T:
+    async def change(self, question: Callable[[], T], patience: float = PATIENCE) -> T:
         """Ask what changes something: the next look will be new."""
         try:
-            return await self.ask(question)
+            return await self.ask(question, patience)
         finally:
             self._outdated = True
 

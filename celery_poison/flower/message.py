@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
-from celery_poison.flower import words
+from celery_poison.flower import changing, words
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import Quarantine, story
@@ -50,6 +50,7 @@ class MessageStory(NamedTuple):
         stack: where its code was when it died, the innermost call first, down to where the user's code was
             entered: each call, and whether it is the user's.
         below: the calls of Celery and of the worker.
+        can_edit: whether a changed copy can be made; ``can_block``: whether others like it can be blocked.
         headers: those of the message, but for two that repeat the arguments, with what is hidden of them.
     """
 
@@ -64,6 +65,8 @@ class MessageStory(NamedTuple):
     above: list[str]
     stack: list[tuple[str, bool]]
     below: list[str]
+    can_edit: bool
+    can_block: bool
     headers: list[tuple[str, str]]
     properties: list[tuple[str, str]]
 
@@ -112,6 +115,8 @@ def _read(quarantine: Quarantine, id: str) -> MessageStory:
         above=[words.say(line, 1000) for line in above],
         stack=called[:entry],
         below=frames[entry:],
+        can_edit=changing.can_edit(record, stored),
+        can_block=changing.can_block(record),
         headers=_table(headers),
         properties=_table(stored.properties if stored else {}),
     )

@@ -12,13 +12,13 @@ from flower.views import BaseHandler
 from tornado.web import HTTPError, authenticated
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError, ProposalRefused
-from celery_poison.flower import acts, incidents, words
+from celery_poison.flower import acts, changing, deaths, incidents, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing
 from celery_poison.flower.ledger import PATIENCE, SEARCHING, AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
 from celery_poison.quarantine.finding import COUNTED, LOOKED, Found
-from celery_poison.quarantine.read_model import NEWEST
+from celery_poison.quarantine.read_model import LISTED, NEWEST
 from celery_poison.quarantine.search import AmbiguousId, Filter
 from celery_poison.states import State
 
@@ -120,7 +120,8 @@ class ListPage(Page):
             found = await find(self.ledger, listing, ROWS, LOOKED)
         except PoisonError as trouble:
             error = self.failed(trouble)
-        if self.ledger.snapshot.overview is None:
+        seen = self.ledger.snapshot.overview
+        if seen is None:
             self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
         job, died_again = self.ledger.jobs.get(self.asked("job")), 0
         if job is not None:
@@ -139,7 +140,9 @@ class ListPage(Page):
             proposed=DECIDED.get(self.asked("proposal"), ""),
             link=self.link,
             Listing=Listing,
-            held=acts.held(self.ledger.snapshot.overview) if self.ledger.snapshot.overview else [],
+            held=acts.held(seen) if seen else [],
+            deaths=deaths.draw(self.ledger.snapshot.deaths, seen.at) if seen else None,
+            listed=LISTED,
         )
 
 
@@ -252,6 +255,84 @@ class PreviewPage(ActingPage):
             error=error,
             back=self.link(listing),
         )
+
+
+class EditPage(ActingPage):
+    """What a message calls its task with, to be changed."""
+
+    @authenticated
+    async def get(self, id: str) -> None:
+        if self.closed:
+            raise HTTPError(403, self.closed)
+        found = await changing.editable(self, id)
+        self.show("poison-edit.html", found=found, error="", note="", switched=())
+
+    @authenticated
+    async def post(self, id: str) -> None:
+        found = await changing.editable(self, id)
+        try:
+            edited = await changing.edit(self, found.record.mid)
+        except PoisonError as trouble:
+            typed: dict[str, Any] = {name: self.said(name) for name in ("args", "kwargs", "queue")}
+            again: dict[str, Any] = {"found": found._replace(**typed), "note": self.said("note")}
+            switched = [name for name in ("hold", "force") if self.said(name) == "1"]
+            self.show("poison-edit.html", **again, switched=switched, error=self.failed(trouble))
+        else:
+            shown = edited.copy if self.said("hold") == "1" else found.record.mid
+            self.redirect(self.reverse_url("poison-message", shown), status=303)
+
+
+class BlockPage(ActingPage):
+    """What is blocked, and a form that blocks more, for the message ``?id=`` or the task ``?task=``."""
+
+    @authenticated
+    async def get(self) -> None:
+        await self.ledger.look()
+        typed = {"kind": "task" if self.asked("task") else "fingerprint", "task": self.asked("task")}
+        error = ""
+        try:
+            if id := self.asked("id"):
+                fingerprint_of = partial(self.ledger.quarantine.fingerprint_of, id)
+                typed["fingerprint"], typed["task"] = await self.ledger.ask(fingerprint_of, PATIENCE)
+        except PoisonError as trouble:
+            error = self.failed(trouble)
+        await self.fill(typed, error)
+
+    @authenticated
+    async def post(self) -> None:
+        try:
+            await changing.block(self)
+        except PoisonError as trouble:
+            names = ("kind", *changing.KINDS, "of", "expires", "note", "consuming", "force")
+            await self.fill({name: self.get_body_argument(name, "") for name in names}, self.failed(trouble))
+        else:
+            self.redirect(self.reverse_url("poison-block"), status=303)
+
+    def said(self, name: str) -> str:
+        """As the acts ask for it: the form has a field for each kind."""
+        kind = super().said("kind")
+        if name == "name":
+            return super().said(kind)
+        if name == "task":
+            return super().said("of" if kind == acts.SENDING else "task")
+        return super().said(name)
+
+    async def fill(self, typed: dict[str, str], error: str) -> None:
+        try:
+            rules = await changing.blocked(self)
+        except PoisonError as trouble:
+            rules, error = [], error or self.failed(trouble)
+        self.show("poison-block.html", typed=typed, error=error, rules=rules)
+
+
+class Unblock(ActingPage):
+    """Ends a rule, and goes back to those that are left."""
+
+    @authenticated
+    async def post(self) -> None:
+        with suppress(MessageNotFound):  # somebody was quicker, or its time was over
+            await changing.unblock(self)
+        self.redirect(self.reverse_url("poison-block"), status=303)
 
 
 class Act(ActingPage):

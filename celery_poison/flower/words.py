@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
 from typing import Any
 
 from kombu.utils.json import dumps
@@ -71,6 +73,22 @@ def came_back(record: Any) -> str:
     return "came back" if record.cause in NO_CONVICTIONS else "died again"
 
 
+def kept_for(group: Any, raised: Mapping[str, str]) -> str:
+    """Return in a word what a group of messages died of, or the exception that it is kept for."""
+    exception = raised.get(group.group, "")
+    return f"{FAILURE}: {say(exception, 80)}" if exception else short_cause(group)
+
+
+def docs() -> str:
+    """Return the address of the documentation, as the installed package declares it."""
+    with suppress(metadata.PackageNotFoundError):
+        for each in metadata.metadata("celery-poison").get_all("Project-URL") or ():
+            name, _, address = each.partition(", ")
+            if name == "Documentation":
+                return str(address)
+    return "https://pypi.org/project/celery-poison/"
+
+
 def zone() -> str:
     """Return the time zone of every moment that is shown: that of this process."""
     return time.strftime("%Z")
@@ -108,6 +126,8 @@ NAMES: dict[str, Any] = {
     "short_cause": short_cause,
     "own_reason": own_reason,
     "came_back": came_back,
+    "kept_for": kept_for,
+    "docs": docs,
     "zone": zone,
     "state_of": state,
     "attempts": attempts,

@@ -43,6 +43,7 @@ class Keys:
         self.published = self.prefix + "published"
         self.journal = self.prefix + "journal"
         self.counts = self.prefix + "counts"
+        self.deaths_by_day = self.prefix + "deaths_by_day"
         self.untold = self.prefix + "untold"
         self.notified = self.prefix + "notified"
         self.would = self.prefix + "would"

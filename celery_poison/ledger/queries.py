@@ -142,6 +142,17 @@ class Queries(Messages, Groups, _Fleet):
             raw: Any = self._client.hgetall(self._keys.counts)
         return {name.decode("utf-8", "replace"): int(number) for name, number in raw.items()}
 
+    def deaths_by_day(self) -> dict[tuple[int, str], int]:
+        """Return how often messages of a task died on a day, of the last fourteen.
+
+        Returns:
+            (days since 1970 in UTC, task) -> deaths. The empty name: of tasks beyond fifty on that day.
+        """
+        with clear_errors("reading the deaths by day"):
+            raw: Any = self._client.hgetall(self._keys.deaths_by_day)
+        found = {name.decode("utf-8", "replace").partition(" "): int(number) for name, number in raw.items()}
+        return {(int(day), task): number for (day, _, task), number in found.items() if day.isdecimal()}
+
     def neighbours(self) -> list[str]:
         """Return the namespaces in this Redis, as far as a short search finds them; [] if refused."""
         found, cursor = set[str](), 0

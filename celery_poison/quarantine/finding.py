@@ -6,9 +6,10 @@ message after the other, and asked the other conditions.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, islice, tee
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from celery_poison.model import MessageRecord
 from celery_poison.quarantine.search import GROUP, By, Condition, Filter, Group, group_id, grouped, ranked
 from celery_poison.states import State
 
+#: Groups by fingerprint that are read where people look at groups by cause.
+_TOLD_APART = 500
 #: Groups whose members are merged at most: of more, what is kept is read as a whole.
 _MERGED = 2000
 #: Messages that are looked at for a page, which takes a twentieth of a second; it tells how many match only
@@ -167,6 +170,35 @@ class Finder:
             return ranked([*rest, *grouped(self.records(failures), By.CAUSE)])
         fine = self._queries.alike(Kind.FINGERPRINT).groups
         return ranked([*rest, *merged(failures.choose(fine), By.CAUSE)])
+
+    def for_people(self, counted: Counted) -> list[Group]:
+        """Return groups by task and cause, failures by what was raised, as far as that is quickly known.
+
+        Where very many groups are finer than these, the rest of a task's failures is one group, without
+        a fingerprint.
+
+        Args:
+            counted: what :meth:`by_queue` has returned.
+        """
+        coarse = merged(counted.groups, By.CAUSE)
+        failures = {group.task: group for group in coarse if group.cause == causes.FAILURE}
+        if not failures:
+            return coarse
+        largest = self._queries.alike(Kind.FINGERPRINT, _TOLD_APART).groups
+        fine = merged((each for each in largest if each.cause == causes.FAILURE), By.CAUSE)
+        known = Counter[str]()
+        for group in fine:
+            known[group.task] += group.count
+        rest = (replace(group, count=group.count - known[task]) for task, group in failures.items())
+        others = [group for group in coarse if group.cause != causes.FAILURE]
+        return ranked([*others, *fine, *(group for group in rest if group.count > 0)])
+
+    def raised(self, groups: Iterable[Group]) -> dict[str, str]:
+        """Return by the id of each group of kept failures the class of what its newest message raised."""
+        kept = [group for group in groups if group.cause == causes.FAILURE and group.fingerprint]
+        newest = self._queries.records([group.newest for group in kept])
+        found = {group.group: record for group, record in zip(kept, newest, strict=True) if record}
+        return {id: record.evidence.exception for id, record in found.items()}
 
     # --- messages ------------------------------------------------------------------------------
 

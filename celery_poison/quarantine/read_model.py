@@ -14,13 +14,15 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.rows import Alike
 from celery_poison.model import Ended, MessageRecord, Phase
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.finding import Finder, merged
+from celery_poison.quarantine.finding import Finder
 from celery_poison.quarantine.overview import Overview, overview
-from celery_poison.quarantine.search import By, Group
+from celery_poison.quarantine.search import Group
 from celery_poison.states import State
 
 #: Messages of the first page, which is there even while Redis is away.
 NEWEST = 50
+#: Groups that are shown.
+LISTED = 20
 #: Sets of task, cause and queue that are told apart at most, and characters of such a name.
 MAX_SERIES, MAX_NAME = 200, 120
 
@@ -35,7 +37,9 @@ class Snapshot:
 
     Attributes:
         newest: what came to quarantine last, newest first.
-        groups: what is in quarantine, counted by task and cause.
+        groups: what is in quarantine, counted by task and cause, failures by exception.
+        raised: id of a group -> class of that exception, of the ``LISTED`` largest groups.
+        deaths: (days since 1970 in UTC, task) -> deaths of its messages; the empty name: of other tasks.
         series: the same, counted by task, cause and queue; at most ``MAX_SERIES`` of them.
         trials: suspects that run alone at this moment.
         counts: totals since the ledger began, as docs/keys.md names them.
@@ -47,6 +51,8 @@ class Snapshot:
     overview: Overview | None = None
     newest: Sequence[MessageRecord] = ()
     groups: Sequence[Group] = ()
+    raised: Mapping[str, str] = field(default_factory=dict)
+    deaths: Mapping[tuple[int, str], int] = field(default_factory=dict)
     series: Mapping[Labels, int] = field(default_factory=dict)
     trials: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -82,15 +88,18 @@ class ReadModel:
     def look(self) -> Snapshot:
         """Look again; raises ``LedgerUnavailable``."""
         begun = time.monotonic()
-        seen, groups = overview(self._app, queues=True), self._finder.by_queue().groups
+        seen, counted = overview(self._app, queues=True), self._finder.by_queue()
+        groups = self._finder.for_people(counted)
         now = time.monotonic()
         running = (start for _, start, _ in self._queries.running())
         tried = [start.token for start in running if start.phase == Phase.RUNNING and start.alone]
         return Snapshot(
             overview=seen,
             newest=[*islice(self._queries.kept(State.NDLV), NEWEST)],
-            groups=merged(groups, By.CAUSE),
-            series=series(groups),
+            groups=groups,
+            raised=self._finder.raised(groups[:LISTED]),
+            deaths=self._queries.deaths_by_day(),
+            series=series(counted.groups),
             trials=sum(ended is Ended.NOT for ended in self._queries.ends(tried)),
             counts=self._queries.counts(),
             journal_age=self._queries.journal_age(),

@@ -228,6 +228,8 @@ def test_pages_fit_a_dark_and_a_narrow_screen(
             ("list", "/poison"),
             ("given-up", "/poison?state=FAIL"),
             ("message", f"/poison/message/{mid}"),
+            ("edit", f"/poison/edit/{mid}"),
+            ("block", f"/poison/block?id={mid}"),
             ("incidents", "/poison/incidents?span=1h"),
         ):
             visit(browser, served, path)

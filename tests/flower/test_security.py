@@ -17,6 +17,7 @@ PAGES = (
     "/poison/message/{mid}",
     "/poison/body/{mid}",
     "/poison/incidents",
+    "/poison/block",
 )
 API = (
     "/api/poison/status",
@@ -27,6 +28,7 @@ API = (
     "/api/poison/incidents",
     "/api/poison/actions",
     "/api/poison/held",
+    "/api/poison/blocks",
     "/api/poison/proposal",
 )
 ACTS = (
@@ -38,6 +40,9 @@ ACTS = (
     "/poison/gate/lift",
     "/poison/held/begin",
     "/poison/held/resume",
+    "/poison/edit/1",
+    "/poison/block",
+    "/poison/block/end",
     "/poison/proposal/apply",
     "/poison/proposal/dismiss",
 )
@@ -49,6 +54,8 @@ API_ACTS = (
     "/api/poison/gate/lift",
     "/api/poison/held/begin",
     "/api/poison/held/resume",
+    "/api/poison/block",
+    "/api/poison/unblock",
     "/api/poison/proposal/apply",
     "/api/poison/proposal/dismiss",
 )
@@ -132,8 +139,10 @@ def test_without_authentication_pages_are_open_as_flowers_are_and_nobody_acts(
     assert {flower.post_json(path, {"ids": [kept.mid]}).status for path in API_ACTS} == {401}
     assert kept.is_there()
     page = flower.get("/poison").text
-    assert "data-preview" not in page
+    assert "data-preview" not in page and "/poison/block?" not in page
     assert "does not ask who you are" in page
+    edit = flower.get(f"/poison/edit/{kept.mid}")
+    assert edit.status == 403 and "<textarea" not in edit.text
 
 
 def test_with_FLOWER_UNAUTHENTICATED_API_everybody_acts_but_no_other_site(
@@ -214,8 +223,10 @@ def test_read_only_shows_everything_and_offers_nothing(serve: Serve, fleet: Flee
     assert kept.is_there()
     for path in ("/poison", f"/poison/message/{kept.mid}"):
         page = flower.get(path).text
-        assert "data-preview" not in page
+        assert "data-preview" not in page and "/poison/edit/" not in page and "/poison/block?" not in page
         assert "Read only mode is enabled" in page
+    assert "<form" not in flower.get("/poison/block").text.partition("poison-header")[2]
+    assert flower.get(f"/poison/edit/{kept.mid}").status == 403
 
 
 def test_every_answer_forbids_frames_caches_and_foreign_scripts(

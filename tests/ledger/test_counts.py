@@ -36,6 +36,30 @@ def test_a_crash_is_counted_by_its_cause_and_not_again_when_it_is_told_again(led
     assert _totals(ledger) == {"crashed:signal:9": 1, "crashed:oom": 1}
 
 
+def test_deaths_are_counted_by_day_and_task_and_not_again_when_they_are_told_again(ledger: Ledger) -> None:
+    for _ in range(2):
+        ledger.crash(MID, _start(1), cause="signal:9", shared=False)
+    ledger.crash(MID, _start(2), cause="oom", shared=False)
+    today = Queries(ledger).now_ms() // 86_400_000
+    (key, deaths), *others = Queries(ledger).deaths_by_day().items()
+    assert (key[1], deaths, others) == ("shop.charge", 2, [])
+    assert key[0] in (today, today - 1)
+
+
+def test_deaths_of_fourteen_days_are_kept_and_fifty_tasks_of_each_have_a_name(ledger: Ledger) -> None:
+    today = Queries(ledger).now_ms() // 86_400_000
+    old = {f"{today - 14} shop.old": 3, f"{today - 13} shop.old": 5}
+    ledger.client.hset(ledger.keys.deaths_by_day, mapping=old)
+    for number in range(53):
+        start = _start(number)._replace(task=f"shop.{'x' * 200 if number == 7 else number}")
+        ledger.crash(f"m{number}", start._replace(id=f"t{number}"), cause="oom", shared=False)
+    found = Queries(ledger).deaths_by_day()
+    assert (today - 14, "shop.old") not in found and found[today - 13, "shop.old"] == 5
+    named = [task for day, task in found if day >= today and task]
+    assert len(named) == 50 and max(map(len, named)) == 120
+    assert sum(number for (day, task), number in found.items() if day >= today and not task) == 3
+
+
 def test_a_quarantine_is_counted_once(ledger: Ledger) -> None:
     for _ in range(2):
         ledger.quarantine(MID, _start(1), cause="exit:7", reason="", fields={"body": "x"})

@@ -3,6 +3,21 @@ local function count(key, what, cause)
   redis.call('HINCRBY', key, cause and what .. ':' .. cause or what, 1)
 end
 
+-- One death of a task on a day, as ``DAY TASK``. Fourteen days are kept, and fifty tasks of each: those beyond
+-- have no name.
+local function count_day(key, now, task)
+  local day, known = math.floor(now / 86400000), 0
+  local field = day .. ' ' .. string.sub(task, 1, 120)
+  if redis.call('HEXISTS', key, field) == 0 then
+    for _, name in ipairs(redis.call('HKEYS', key)) do
+      local of = tonumber(string.match(name, '^%d+') or 0)
+      if of <= day - 14 then redis.call('HDEL', key, name) elseif of == day then known = known + 1 end
+    end
+    if known >= 50 then field = day .. ' ' end
+  end
+  redis.call('HINCRBY', key, field, 1)
+end
+
 -- How long one recovery took, as a histogram: bounds in seconds, ascending, in one string.
 local function count_recovery(key, ms, bounds)
   local bucket = 'inf'

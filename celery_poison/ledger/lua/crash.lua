@@ -8,6 +8,7 @@
 -- KEYS[7] journal    stream
 -- KEYS[8] counts     hash
 -- KEYS[9] message    hash
+-- KEYS[10] deaths_by_day hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the start that died, as its owner knows it
@@ -37,6 +38,7 @@ redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], token)
 local blame = ARGV[5]
 count(KEYS[8], 'crashed', ARGV[4])
+count_day(KEYS[10], now, e.task)
 local ran_ms = e.at_ms > 0 and math.max(0, (tonumber(ARGV[11]) or now) - e.at_ms) or ''
 local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e.task, queue = e.queue,
   worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], outcome = blame, deliveries = e.deliveries,

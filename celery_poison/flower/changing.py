@@ -1,0 +1,184 @@
+"""Editing one message, and blocking what is like it: what `celery poison edit`, `block` and `unblock` do.
+
+An act takes the request that asks for it, as those of ``acts``, and raises what refuses it.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any, NamedTuple
+
+from tornado.web import HTTPError
+
+from celery_poison import causes
+from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
+from celery_poison.flower.access import Guarded
+from celery_poison.flower.acts import SENDING
+from celery_poison.flower.choosing import NothingChosen
+from celery_poison.flower.ledger import PUBLISHING
+from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.plugin import plugin_of
+from celery_poison.producer.outbox import OutboxDesk
+from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine.careful import seconds_of
+from celery_poison.quarantine.editing import call_of
+from celery_poison.quarantine.given_up import Edited
+from celery_poison.rules.blocks import Kind, Rule
+from celery_poison.states import State
+
+#: What a block may go by: those of the block list, and sending from the outbox.
+KINDS = (*Kind, SENDING)
+
+# --- editing (NEW-6) ----------------------------------------------------------------------------------
+
+
+class Editable(NamedTuple):
+    """What may be changed of a message, as it is typed."""
+
+    record: MessageRecord
+    args: str
+    kwargs: str
+    queue: str
+
+
+def can_edit(record: MessageRecord, stored: StoredMessage | None) -> bool:
+    """Whether a changed copy can be made of a message: it is in quarantine, and its body is a task's JSON."""
+    if stored is None or record.state != State.NDLV or record.cause in causes.UNPROCESSABLE:
+        return False
+    try:
+        call_of(stored)
+    except PoisonError:
+        return False
+    return True
+
+
+async def editable(of: Guarded, id: str) -> Editable:
+    """Return what is to be typed into.
+
+    Raises:
+        MessageNotFound, IllegalTransition: it is not in quarantine.
+        BodyRefused, BodyBroken: its body is no JSON of Celery's second message protocol.
+    """
+    return await of.ledger.ask(partial(_editable, of.ledger.quarantine, id), PUBLISHING)
+
+
+def _editable(quarantine: Quarantine, id: str) -> Editable:
+    record = quarantine.get(id)
+    if record.state != State.NDLV:
+        raise IllegalTransition(f"the message is in state {record.state}, not in quarantine")
+    call = call_of(quarantine.message(record.mid))
+    return Editable(record, _shown(call.args), _shown(call.kwargs), record.queue)
+
+
+def _shown(value: Any) -> str:
+    """Return JSON for people, in which nothing turns or hides text: that is escaped, as JSON can."""
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        raise IllegalTransition(
+            "its arguments are nested too deep: `celery poison edit` takes them"
+        ) from None
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+async def edit(of: Guarded, mid: str) -> Edited:
+    """Release a changed copy of a message, or keep it in quarantine (``hold``).
+
+    Raises:
+        NothingChosen: what was typed is no JSON, or not of the kind that Celery calls a task with.
+        IllegalTransition: it was refused: nothing was changed, or the copy was made and not released.
+    """
+    args, kwargs = _typed(of, "args", list), _typed(of, "kwargs", dict)
+    how = {"hold": of.said("hold") == "1", "force": of.said("force") == "1"}
+    act = partial(of.ledger.quarantine.edit, mid, args=args, kwargs=kwargs, queue=of.said("queue").strip())
+    edited = await of.ledger.change(partial(act, actor=of.actor, note=of.said("note"), **how), PUBLISHING)
+    if not edited.done:
+        raise IllegalTransition(edited.error)
+    return edited
+
+
+def _typed(of: Guarded, name: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
+    try:
+        value = json.loads(of.said(name))
+    except (ValueError, RecursionError) as error:
+        raise NothingChosen(f"{name}: this is no JSON: {error}") from None
+    if not isinstance(value, kind):
+        raise NothingChosen(f"{name}: write {'an array' if kind is list else 'an object'} in JSON")
+    return value
+
+
+# --- blocking (NEW-3) ---------------------------------------------------------------------------------
+
+
+def can_block(record: MessageRecord) -> bool:
+    """Whether others like a message can be blocked: not where its fingerprint tells equal failures."""
+    return bool(record.fingerprint) and record.cause not in (causes.FAILURE, *causes.UNPROCESSABLE)
+
+
+async def block(of: Guarded) -> Any:
+    """Block a task, a fingerprint, or sending to a queue; see `celery poison block`.
+
+    Raises:
+        NothingChosen: it is not said what, or this app does not know it.
+        BadCare: ``expires`` is no time.
+        ConfigurationError: it is no fingerprint.
+        HTTPError: 400: there is no such kind.
+    """
+    kind, name, task = (of.said(each).strip() for each in ("kind", "name", "task"))
+    if kind not in KINDS:
+        raise HTTPError(400, f"kind must be one of {', '.join(KINDS)}")
+    if not name:
+        raise NothingChosen(f"Say which {'queue' if kind == SENDING else kind}")
+    typed = of.said("expires").strip()
+    if kind == SENDING:
+        return await _block_sending(of, name, task, typed)
+    how: dict[str, Any] = {
+        "seconds": seconds_of(typed) if typed else None,
+        "actor": of.actor,
+        "note": of.said("note"),
+    }
+    quarantine = of.ledger.quarantine
+    if kind == Kind.TASK:
+        act = partial(quarantine.block_task, name, force=of.said("force") == "1", **how)
+    else:
+        act = partial(quarantine.block_fingerprint, name, task=task, **how)
+    return (await _known(of, act)).as_dict()
+
+
+async def _block_sending(of: Guarded, queue: str, task: str, expires: str) -> Any:
+    consuming = of.said("consuming") == "1"
+    if expires:
+        raise NothingChosen("Sending to a queue has no time limit: it stays blocked until it is unblocked")
+    if consuming and task:
+        raise NothingChosen("Consuming is about a whole queue: leave the task empty, or pause the task")
+    desk = OutboxDesk(plugin_of(of.application.capp))
+    how: dict[str, Any] = {"consuming": consuming, "actor": of.actor, "note": of.said("note")}
+    is_new = await _known(of, partial(desk.block, queue, task, **how))
+    return {"kind": SENDING, "name": queue, "task": task, "new": is_new}
+
+
+async def unblock(of: Guarded) -> Any:
+    """Let new messages of a task, or of a fingerprint, run again.
+
+    Raises:
+        MessageNotFound: it is not blocked.
+        HTTPError: 400: there is no such kind.
+    """
+    kind, name = of.said("kind"), of.said("name")
+    if kind not in [*Kind] or not name:
+        raise HTTPError(400, f"kind must be one of {', '.join(Kind)}, and name must be given")
+    end = partial(of.ledger.quarantine.unblock, Kind(kind), name, actor=of.actor, note=of.said("note"))
+    return {"kind": kind, "name": name, "version": await of.ledger.change(end)}
+
+
+async def blocked(of: Guarded) -> list[Rule]:
+    """Return the block list, the newest rule first."""
+    return list((await of.ledger.ask(of.ledger.quarantine.blocks)).rules)
+
+
+async def _known(of: Guarded, act: Any) -> Any:
+    try:
+        return await of.ledger.change(act)
+    except MessageNotFound as unknown:  # a person must hear of it
+        raise NothingChosen(str(unknown)) from None
