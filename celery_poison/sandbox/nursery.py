@@ -53,6 +53,7 @@ class Nursery:
 
     def __init__(self, pid: int, orders: Any, has: str = "") -> None:
         self.pid, self._orders, self.has = pid, orders, has
+        self._has_ended = False
         orders.setblocking(False)
 
     @classmethod
@@ -113,15 +114,20 @@ class Nursery:
         socket.send_fds(self._orders, [pickle.dumps(order)], fds)
 
     def has_ended(self) -> bool:
-        with suppress(OSError):
-            return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
-        return True
+        if not self._has_ended:
+            try:
+                self._has_ended = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+            except OSError:
+                self._has_ended = True
+        return self._has_ended
 
     def end(self) -> None:
-        """End it, and wait for that. Cells that it has forked go on."""
-        with suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        """End it, and wait for that. Cells that it has forked go on. Safe to call again."""
+        if not self.has_ended():
+            self._has_ended = True  # its pid may be another process' soon
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
 
 
 def _fork() -> int:

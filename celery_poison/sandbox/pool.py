@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery.exceptions import TaskRevokedError
+from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_poison.basics import procfs
@@ -24,12 +25,16 @@ from celery_poison.sandbox.trial import Host, Order, Trial
 from celery_poison.sandbox.watcher import PATIENCE
 from celery_poison.settings import Settings
 
+logger = get_logger("celery_poison")
+
 #: So many suspects run at once at most, unless a setting says so: each takes a process, and some MiB.
 MOST = 100
 #: Seconds for which a suspect waits here; then the ledger keeps it, for whichever worker has a cell first.
 PARK_AFTER = 2.0
 #: Seconds in which no cell is opened after one could not be; and for which a nursery must have lived.
 DOUBT = 60.0
+#: How often a cell is asked for that ends before it begins, and the seconds between: a lack may be over soon.
+TRIES, BETWEEN_TRIES = 3, 1.0
 #: What a cell is thought to take whose task was never seen in one, in bytes.
 GUESS = 32 << 20
 #: Bytes of what it shares with the nursery that a cell writes to, and so holds for itself.
@@ -66,7 +71,7 @@ class Cells:
         self._memory = MemoryGroup()
         self._trials = Trials(host, self)
         #: No cell could be had, and none should be tried before (``time.monotonic``).
-        self._doubts_until = 0.0
+        self._doubts_until = self._pauses_until = 0.0
         self._beginning: Trial | None = None
         self._is_held = self._is_choosing = False
 
@@ -131,7 +136,7 @@ class Cells:
             with suppress(AttributeError):  # a consumer without it
                 self._loop.consumer.qos.increment_eventually()
         add = self._waiting.appendleft if first else self._waiting.append
-        add(Trial(request, self._loop.epoch, not first))
+        add(Trial(request, self._loop.epoch, not first, is_alone=first))
         self.look()
 
     def hold(self, is_held: bool) -> None:
@@ -179,9 +184,11 @@ class Cells:
         return 0 if self._running and is_full else len(self._free_slots)
 
     def _may_begin(self, trial: Trial) -> bool:
-        if self._is_held or self.host.shutdown.is_begun:
+        if self._is_held or self.host.shutdown.is_begun or time.monotonic() < self._pauses_until:
             return False
-        if not self.are_usable or not self._running:
+        if not self.are_usable:  # in the pool, alone; unless there may be cells for it soon, or elsewhere
+            return not (trial.may_wait_elsewhere and time.monotonic() < self._doubts_until)
+        if not self._running:
             return True
         is_one_alone = any(each.is_alone for each in (trial, *self._running))
         return bool(self._free_slots) and not is_one_alone and self._fits(trial)
@@ -252,10 +259,15 @@ class Cells:
     def again(self, trial: Trial) -> None:
         """Try once more what was ended through no fault of its own: alone, if memory was short."""
         self._leave(trial)
-        if trial.is_pressed or trial.tries < 3:
+        if trial.is_pressed or trial.tries < TRIES:
+            if not trial.is_pressed:
+                name = trial.request.humaninfo()
+                logger.warning("celery_poison: the cell of %s ended before it began", name)
+                self._pauses_until = time.monotonic() + BETWEEN_TRIES
             trial.is_alone = trial.is_alone or trial.is_pressed
             trial.begun = trial.is_pressed = trial.has_company = False
             self._waiting.appendleft(trial)
+            self._trials.wake()  # it is to look again
         else:
             self._doubts_until = time.monotonic() + DOUBT
             self._complain("a forked process ends before it begins a task")

@@ -16,7 +16,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_poison.basics import procfs
-from celery_poison.basics.forking import no_fork
+from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.sandbox.cell import boxed, take
 from celery_poison.sandbox.nursery import Nursery, pair
 from celery_poison.sandbox.trial import NEVER, Death, Host, Job, Trial, error_of, info_of
@@ -60,7 +60,7 @@ class Running:
     ) -> None:
         self.trial, self.pid = trial, 0
         self.death: Death | None = None
-        self._host, self._report = host, report
+        self._host, self._report, self._nursery = host, report, nursery
         self._has_result = self._is_silent = self._is_killed = False
         self._kill_at, self._abandon_at, self._over_at = time.monotonic() + SETTING_UP, NEVER, NEVER
         self._watcher = -1  # a descriptor
@@ -142,6 +142,8 @@ class Running:
             ok, value = take(self._box)
         except Exception as error:  # it cannot be read here: an exception's class that is not to be found
             return False, info_of(error)
+        except BaseException as error:  # the user's own code, which reads it, wants this thread to end
+            return False, info_of(RuntimeError(repr(error)))
         return ok, value
 
     def _ended_without_watcher(self) -> Death:
@@ -180,11 +182,19 @@ class Running:
                 self._report(partial(trial.timed_out, True, trial.soft or 0.0))
                 self.order(b"s")
         if now > self._kill_at:
+            if not self.pid:
+                self._end_nursery()
             self.kill()
         if now > self._abandon_at:  # its watcher does not obey
             self.abandon()
             self._abandon_at = now + ENDING
         return False
+
+    def _end_nursery(self) -> None:
+        """End a nursery that hangs: the sockets of all that it was asked for are closed by that."""
+        if not self._nursery.has_ended():
+            logger.error("celery_poison: the nursery has forked no cell in %d s: it is killed", SETTING_UP)
+            self._nursery.end()
 
     def _end_hang(self, now: float) -> None:
         """Ask the cell where it is, once, and kill it soon after."""
@@ -193,7 +203,11 @@ class Running:
             self._kill_at = now + ANSWERING
 
     def _is_watched(self) -> bool:
-        return self._watcher >= 0 and not select.select([self._watcher], [], [], 0)[0]
+        if self._watcher < 0:
+            return False
+        poll = unpatched("select", "poll")()  # any number of descriptors
+        poll.register(self._watcher, select.POLLIN)
+        return not poll.poll(0)
 
     def pause(self) -> float:
         """Return the seconds until a limit is over, or its end may be told of."""

@@ -110,7 +110,8 @@ class Trials:
             self._report(self._hears.look)
 
     def _hear(self) -> None:
-        pause = SHORTEST if self._new else min((each.pause() for each in self._running), default=IDLE)
+        longest = TICK if self._hears.is_waited_for else IDLE
+        pause = SHORTEST if self._new else min((each.pause() for each in self._running), default=longest)
         if self._running:
             scarce = self._memory.room() / SPEED if len(self._running) > 1 else TICK
             pause = min(pause, TICK, max(SHORTEST, scarce))

@@ -1,4 +1,4 @@
-"""The process between the nursery and a cell; it needs nothing but the standard library and ``procfs``.
+"""The process between the nursery and a cell; it needs nothing but the standard library and ``basics``.
 
 A poison may kill its parent, or its whole process group: that is this process, never the worker. It tells
 the worker how the cell died, lets no suspect take the container's memory, and ends the cell when the worker
@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import resource
-import select
 import signal
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from enum import Enum
 from typing import Any
 
 from celery_poison.basics import procfs
+from celery_poison.basics.forking import unpatched
 from celery_poison.basics.procfs import MemoryGroup
 
 #: The longest pause between two looks at the cell's memory, and for how long what the kernel did counts as
@@ -82,7 +82,7 @@ def watch(control: Any, worker: int, limit: int, niceness: int, fork: Callable[[
     _tell(control, status=code, peak=memory.peak, taken=memory.taken, why="" if why == "ordered" else why)
     if not why and code == -signal.SIGKILL:
         # The worker looks whether this process was killed too; it closes the socket when it has seen enough.
-        select.select([control], [], [], STAY)
+        unpatched("select", "select")([control], [], [], STAY)
     return False
 
 
@@ -127,8 +127,9 @@ def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory, niceness
     ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
     """
     why, watched = "", [control, worker, os.pidfd_open(pid)]
+    wait = unpatched("select", "select")  # a patched one would run the worker's greenlets here
     while True:
-        ready, _, _ = select.select(watched, [], [], memory.pause)
+        ready, _, _ = wait(watched, [], [], memory.pause)
         orders = _next_orders(control) if control in ready else None
         gone = [each for each in watched if each in ready and (each == worker or orders == b"")]
         watched = [each for each in watched if each not in gone]

@@ -194,3 +194,17 @@ def test_a_nursery_that_ends_costs_its_suspects_nothing(court: Court, pool: str)
             "doctor says so",
         )
     assert len(court.events("crashed")) == 3, "those by which they became suspects"
+
+
+@pytest.mark.parametrize("pool", sampled(["threads", "gevent"], ["prefork", "eventlet", "solo"]))
+def test_a_nursery_that_hangs_is_killed_and_its_suspects_run_in_the_emptied_pool(
+    court: Court, pool: str
+) -> None:
+    with court.worker(pool=pool, env={"SETTING_UP": "2"}) as worker:
+        worker.wait_ready()
+        (nursery,) = court.nurseries()
+        os.kill(nursery, signal.SIGSTOP)
+        suspects = [court.suspect("trial.tells", n) for n in range(2)]
+        assert all(not suspect.get(timeout=PATIENCE)["in_cell"] for suspect in suspects)
+        assert worker.log_text().count("no cell in 2 s: it is killed") == 1
+        court.await_acquittal()
