@@ -40,12 +40,20 @@ def known_as(name: object) -> str:
     Half surrogate pairs, which are good JSON and no UTF-8, are written out. Of what is too long the beginning
     and a hash are left, so that two stay two.
     """
-    text = name if isinstance(name, str) else repr(name)
+    text = name if isinstance(name, str) else shown(name)
     if not text.isascii():
         text = writable(text)
     if len(text) <= LONGEST:
         return text
     return f"{text[: LONGEST - 33]}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def shown(value: object) -> str:
+    """Return ``repr`` of anything that a message may hold; of what is nested too deep its type's name."""
+    try:
+        return repr(value)
+    except RecursionError:
+        return type(value).__name__
 
 
 def writable(text: str) -> str:
@@ -61,6 +69,8 @@ _EQUALS = "~"
 _STAMPED, _DASH = 41, 32
 #: Characters of a tag that are kept.
 _TAG = 64
+#: Above all that RabbitMQ counts; a publisher may write any number.
+_ROUNDS = 10**9
 
 
 def new_mid(headers: Mapping[str, Any]) -> str:
@@ -93,7 +103,7 @@ def identify(headers: Mapping[str, Any], tag: Any, body: Any = b"") -> str:
     elif isinstance(tag, str) and tag:
         mid = f"{_TAGGED}{_purpose(headers)}-{known_as(tag) if len(tag) <= _TAG else _hash(tag)}"
     else:
-        told = f"{headers['id']}\n{headers['task']}\n{headers.get('eta')}\n"
+        told = "".join(f"{_said(headers, name)}\n" for name in ("id", "task", "eta"))
         mid = f"{_EQUALS}{_purpose(headers)}-{_hash(told, body)}"
     if "x-death" in headers and RELEASE not in headers and PARK not in headers:
         # Rejected, and back from where its queue sends such messages: a new one, whose last run has ended.
@@ -109,9 +119,19 @@ def is_unique(mid: str) -> bool:
 def _rounds(deaths: Any) -> int:
     """Return how often RabbitMQ has sent a message to another queue because it was rejected, or expired."""
     try:
-        return sum(int(death["count"]) for death in deaths)
-    except (TypeError, ValueError, LookupError):
+        counts = [death["count"] for death in deaths]
+    except (TypeError, LookupError):
         return 0
+    return sum(count for count in counts if type(count) is int) % _ROUNDS
+
+
+def _said(headers: Mapping[str, Any], name: str) -> str:
+    """Return a header as text; empty where it is neither a word nor a number, which nothing of Celery's is.
+
+    Not ``str`` of anything: an error here would let the message pass unguarded.
+    """
+    value = headers.get(name)
+    return str(value) if isinstance(value, (str, int)) else ""
 
 
 def _is_its_own(stamped: str, headers: Mapping[str, Any]) -> bool:
@@ -123,8 +143,8 @@ def _is_its_own(stamped: str, headers: Mapping[str, Any]) -> bool:
 
 def _purpose(headers: Mapping[str, Any]) -> str:
     """Return eight characters that tell a message from others which have its headers."""
-    get = headers.get
-    of = f"{get('id')}\n{get('task')}\n{get('retries') or 0}\n{get('replaced_task_nesting') or 0}"
+    names, numbers = ("id", "task"), ("retries", "replaced_task_nesting")
+    of = "\n".join([*(_said(headers, n) for n in names), *(_said(headers, n) or "0" for n in numbers)])
     return f"{crc32(of.encode('utf-8', 'backslashreplace')):08x}"
 
 

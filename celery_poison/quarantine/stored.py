@@ -14,7 +14,7 @@ from kombu.utils import json as kombu_json
 from celery_poison.broker.publish import NoAnswer, NotPublished, Parcel, Publisher
 from celery_poison.broker.sealed import ITEM
 from celery_poison.errors import PoisonError
-from celery_poison.headers import EDITED, FAILURES, MARK, OURS, PARK, RELEASE, TRIAL, identify
+from celery_poison.headers import EDITED, FAILURES, MARK, OURS, PARK, RELEASE, TRIAL, identify, shown
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.producer.capture import read_json
 from celery_poison.quarantine.arguments import original_of
@@ -98,7 +98,7 @@ def identity_of(message: Any) -> Identity:
         )
     foreign = {name: value for name, value in headers.items() if name not in _NOT_OF_THE_ORIGINAL}
     told = [kept.content_type, kept.content_encoding, foreign, kept.properties.get("correlation_id")]
-    name = "raw-" + _hash(kept.body + repr(told).encode("utf-8", "replace"))
+    name = "raw-" + _hash(kept.body + shown(told).encode("utf-8", "replace"))
     return Identity(name, name, task, True)
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import kombu
 import pytest
@@ -14,12 +11,6 @@ import pytest
 from tests.strangers.ids import Ids
 
 BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
-
-
-@pytest.fixture
-def ids(assemble: Callable[..., Any], broker_url: str) -> Ids:
-    fleet: Ids = partial(assemble, Ids)(broker_url)
-    return fleet
 
 
 @BOTH

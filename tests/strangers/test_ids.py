@@ -6,23 +6,18 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import pytest
 
-from celery_poison.headers import MID, RELEASE, identify, is_unique, new_mid
+from celery_poison.headers import MID, OURS, RELEASE, identify, is_unique, known_as, new_mid
 from tests import PATIENCE, sampled
+from tests.apps.harness import Fleet
 from tests.strangers.ids import Ids
+from tests.worker.envelopes import CELERYS, KINDS, nested
 from tests.worker.test_nobody_is_to_blame import _cut_broker_connections
 
 BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
-
-
-@pytest.fixture
-def ids(assemble: Callable[..., Any], broker_url: str) -> Ids:
-    fleet: Ids = partial(assemble, Ids)(broker_url)
-    return fleet
 
 
 # --- an id that is used more than once ------------------------------------------------------------------
@@ -150,6 +145,31 @@ def test_without_a_stamp_a_message_is_known_by_its_tag_else_only_by_what_it_says
     assert identify({**_headers(poison_mid=tagged), "id": "j"}, "x") != tagged, "handed on, it is another"
     equal = identify(_headers(), "", b"[[1]]")
     assert not is_unique(equal) and equal != identify(_headers(), "", b"[[2]]")
+
+
+def test_whatever_a_publisher_writes_into_headers_there_is_an_identity_of_some_length() -> None:
+    """An error here would let a redelivered message pass unguarded: it would kill without end."""
+    deep = [nested(depth) for depth in range(600, 1000, 5)]
+    rounds = [
+        [{"count": each}] * 2 for each in (float("inf"), float("nan"), 10**4299, "9" * 5000, None, deep[-1])
+    ]
+    for name in (*CELERYS, *OURS, "x-death"):
+        for value in (*KINDS.values(), *deep, *rounds, float("inf")):
+            for tag in ("", "tag", value):
+                assert len(identify({**_headers(), name: value}, tag, b"[]")) < 300, (name, tag)
+    assert known_as(nested(2000)) and known_as(deep[0]) == known_as(nested(600))
+
+
+def test_a_poison_whose_headers_are_nothing_that_a_broker_writes_is_convicted_all_the_same(
+    new_fleet: Callable[..., Fleet], redis_url: str
+) -> None:
+    fleet = new_fleet(redis_url)
+    poison = fleet.send("kill_group", headers={"x-death": [{"count": float("inf")}]})
+    with fleet.supervise(1, give_up_after=5) as crew:
+        fleet.await_that(lambda: fleet.quarantine.list() or crew.gave_up, "in quarantine")
+        assert len(crew.deaths) <= 2
+    (kept,) = fleet.quarantine.list()
+    assert (kept.id, kept.crashes) == (poison.id, 2)
 
 
 def test_what_rabbitmq_sends_back_after_it_was_rejected_is_a_new_message_each_time() -> None:
