@@ -67,6 +67,11 @@ class Facts:
     blocked: str = ""
     gate_closed: bool = False
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether an earlier start under the same mid has ended well."""
+        return self.finished or (self.foreign_start and self.ended is Ended.DONE)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -117,7 +122,7 @@ def _has_enough_strikes(history: History, limits: Limits) -> bool:
 
 
 def _stray(facts: Facts) -> Verdict | None:
-    if facts.finished or (facts.foreign_start and facts.ended is Ended.DONE):
+    if facts.has_ended:
         return Verdict(Action.DROP, reason="an earlier start of this message already finished")
     if facts.kept is State.FAIL:
         return Verdict(Action.DROP, reason="this message was given up")

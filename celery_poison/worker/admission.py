@@ -19,7 +19,7 @@ from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Facts, Verdict, judge
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.headers import MID, VERDICT
+from celery_poison.headers import MID, VERDICT, is_unique
 from celery_poison.ledger.messages import MessageState
 from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
@@ -45,7 +45,7 @@ PATIENCE = 0.25
 #: Seconds for which such a message is held in memory before it is parked.
 PARK_AFTER = 2.0
 
-#: What is claimed: mid, the start on record that it replaces, the new start.
+#: What is claimed: mid, the start that it replaces, the new start.
 Claim = tuple[str, bytes, Start]
 
 
@@ -176,7 +176,8 @@ class Admission:
         foreign, ended = self._earlier_start(delivery, recorded)
         facts = facts_of(delivery, recorded, foreign, ended)
         verdict = judge(facts, delivery.limits(trials=self.settings.has_trials))
-        if verdict.action is Action.DROP and not delivery.is_unique:
+        is_one = delivery.is_unique and (is_unique(delivery.mid) or not facts.has_ended)
+        if verdict.action is Action.DROP and not is_one:  # it may be its equal that has ended
             recorded = delivery.set_apart(recorded)
             facts = facts_of(delivery, recorded, False, Ended.NOT)
             verdict = judge(facts, delivery.limits(trials=self.settings.has_trials))

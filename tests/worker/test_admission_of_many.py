@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from celery_poison.headers import identify
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.policies import Paused
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, Start
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.testing import wait_until
@@ -76,10 +78,10 @@ class Site:
         self.inflight = parts["inflight"]
         self.admission = on_site(Admission, **parts)
 
-    def receive(self, number: int, *, redelivered: bool) -> None:
+    def receive(self, number: int, *, redelivered: bool, **headers: Any) -> None:
         self.admission(
             SimpleNamespace(
-                headers={"id": f"i{number}", "task": "t", "poison_mid": f"m{number}"},
+                headers={"id": f"i{number}", "task": "t", "poison_mid": f"m{number}", **headers},
                 delivery_info={"routing_key": "q", "redelivered": redelivered},
                 queue_name="q",
                 content_type="application/json",
@@ -147,3 +149,23 @@ def test_NEW_3_the_user_s_function_is_asked_in_the_background_under_an_admit_mar
         assert here.kept == [f"m1 blocked {reason}"] and not here.handled
     else:
         assert len(here.handled) == 1 and not here.kept
+
+
+def test_a_parked_message_is_not_dropped_for_what_its_equal_did_meanwhile(site: Callable[..., Site]) -> None:
+    """On RabbitMQ nothing tells two publishes without a stamp from each other, if they are equal."""
+    here, equal = site(), identify({"id": "i1", "task": "t"}, "", b"")
+    first, second = (Start.of(token, "w0@h/a", "i1", "t", queue="q") for token in ("a.1", "a.2"))
+    for mid in (equal, "m1"):
+        assert here.ledger.park(mid, b"", first, number=0, parcel=b"")
+        assert here.ledger.claim(mid, b"", second)
+        here.ledger.client.hset(here.ledger.keys.done, second.token, Ended.DONE.value)
+        parked = here.ledger.look(mid, "i1", 1000).parked
+        assert parked
+        here.receive(1, redelivered=False, poison_mid=mid, poison_park=parked.number)
+    here.background.start()
+    wait_until(lambda: here.handled, what=lambda: f"one is let in: {here.complaints}")
+    assert here.background.finish(60.0)
+    (message,) = here.handled
+    assert message.headers["poison_mid"].startswith(f"{equal}:"), (
+        "as a message of its own; the other is a copy"
+    )
