@@ -190,7 +190,7 @@ class GuardStep(bootsteps.ConsumerStep):
         update = consumer.update_strategies
         consumer.update_strategies = partial(_update_strategies, consumer.app, update)
         create = consumer.create_task_handler
-        consumer.create_task_handler = lambda *args, **kw: ours.admission(create(*args, **kw))
+        consumer.create_task_handler = lambda *args, **kw: ours.opening(create(*args, **kw))
 
     def get_consumers(self, channel: Any) -> list[Any]:
         return []

@@ -37,6 +37,7 @@ from celery_poison.worker.health import Health, Refresher
 from celery_poison.worker.heartbeat import Heartbeat, Owners, Payload, Shutdown
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
+from celery_poison.worker.opening import Opening
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
@@ -281,6 +282,12 @@ class Worker:
             outcomes=self._outcomes,
             broadcasts=self.broadcasts,
             contained=self._pool.contained,
+        )
+
+    def opening(self, handler: Callable[[Any], Any]) -> Opening:
+        """Return what stands before admission, and opens what that does not."""
+        return Opening(
+            site=self._site, receive=self.admission(handler), quarantine_writer=self._quarantine_writer
         )
 
     def admission(self, handler: Callable[[Any], Any]) -> Admission:
