@@ -1,8 +1,7 @@
 """Admission: judges what is redelivered, marked, packed or too large, before anything opens it.
 
 A healthy first delivery passes with three dictionary look-ups. Everything else waits in memory while the
-background executor looks it up; the event loop never does. What has to wait for an earlier start is parked
-in the ledger after a moment, and its delivery is acknowledged (TP1-8).
+background executor looks it up. What has to wait for an earlier start is soon parked in the ledger (TP1-8).
 """
 
 from __future__ import annotations
