@@ -25,19 +25,23 @@ def test_SAP_6_a_payload_above_the_limit_is_quarantined_before_it_runs(crew: Cre
     assert crew.starts("small") == 1
 
 
-def test_SAP_6_a_body_that_cannot_be_unpacked_is_quarantined_as_it_was_received(crew: Crew) -> None:
+@pytest.mark.parametrize("compression", ["application/x-gzip", ["gzip"]], ids=["of another kind", "a list"])
+def test_SAP_6_a_body_that_cannot_be_unpacked_is_quarantined_as_it_was_received(
+    crew: Crew, compression: Any
+) -> None:
     with crew.app.connection_for_write() as connection:
         crew.app.amqp.Producer(connection).publish(
             b"this is not zlib",
             routing_key="celery",
             content_type="application/json",
             content_encoding="utf-8",
-            headers={"id": "broken", "task": "fleet.healthy", "compression": "application/x-gzip"},
+            headers={"id": "broken", "task": "fleet.healthy", "compression": compression},
         )
     with crew.worker():
         crew.await_that(crew.quarantine.list, "in quarantine")
     (kept,) = crew.quarantine.list()
     assert kept.cause == "payload" and crew.quarantine.message(kept.mid).body == b"this is not zlib"
+    assert (kept.crashes, kept.failures) == (0, 0), "at its first delivery"
 
 
 @BOTH
