@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import click
@@ -185,23 +186,6 @@ def workers(ctx: click.Context) -> None:
     now = queries.now_ms() / 1000
     troubled = any(worker.unguarded or worker.ledger_errors for worker in found)
 
-    def row(worker: WorkerRecord) -> Sequence[object]:
-        # The paused ones first: where a column is cut, its end is missing.
-        queues = [f"{queue} (paused)" for queue in worker.paused.split(",") if queue]
-        queues += filter(None, worker.queues.split(","))
-        return (
-            worker.worker if utc.get() else worker.node,
-            "silent" if not worker.alive else "stopping" if worker.stopping else "alive",
-            f"{duration(now - (worker.last_beat or now))} ago",
-            worker.pid,
-            worker.pool or "-",
-            worker.concurrency,
-            ", ".join(queues) or "-",
-            *([worker.unguarded, worker.ledger_errors] if troubled else []),
-            worker.noticed_by,
-            clock(worker.started_at),
-        )
-
     headings = ["WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES"]
     headings += ["UNGUARDED", "ERRORS"] if troubled else []
     ended = last_ended(queries)
@@ -209,11 +193,29 @@ def workers(ctx: click.Context) -> None:
     answer_table(
         found,
         [*headings, "NOTICED BY", "STARTED"],
-        row,
+        partial(_worker_row, now=now, troubled=troubled),
         f"{empty}; cure: {command('worker')}",
         fit=True,
         title=_fleet_line(found),
         hint=f"next: {command('poison status')}",
+    )
+
+
+def _worker_row(worker: WorkerRecord, *, now: float, troubled: bool) -> Sequence[object]:
+    # The paused ones first: where a column is cut, its end is missing.
+    queues = [f"{queue} (paused)" for queue in worker.paused.split(",") if queue]
+    queues += filter(None, worker.queues.split(","))
+    return (
+        worker.worker if utc.get() else worker.node,
+        "silent" if not worker.alive else "stopping" if worker.stopping else "alive",
+        f"{duration(now - (worker.last_beat or now))} ago",
+        worker.pid,
+        worker.pool or "-",
+        worker.concurrency,
+        ", ".join(queues) or "-",
+        *([worker.unguarded, worker.ledger_errors] if troubled else []),
+        worker.noticed_by,
+        clock(worker.started_at),
     )
 
 
