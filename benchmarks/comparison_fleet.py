@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import comparison_apps
+import repository  # noqa: F401 - whose `tests` are meant below
 
 from celery_poison.testing import RedisServer, Supervisor, Worker
 

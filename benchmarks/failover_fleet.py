@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 
 import chronicle
 import failover_app
+import repository  # noqa: F401 - whose `tests` are meant below
 from chronicle import Chronicle
 
 from celery_poison.basics import procfs

@@ -13,6 +13,7 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
+import repository  # noqa: F401 - whose `tests` are meant below
 from celery import Celery
 
 from celery_poison import guarded, install

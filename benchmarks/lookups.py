@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 import figures
+import repository  # noqa: F401 - whose `tests` are meant below
 import workers
 
 from celery_poison.testing import RedisServer

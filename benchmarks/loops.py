@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import redis
+import repository  # noqa: F401 - whose `tests` are meant below
 from celery import Celery, signals
 from kombu import Queue
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 import many_app
+import repository  # noqa: F401 - whose `tests` are meant below
 
 from celery_poison import Quarantine
 from celery_poison.basics import procfs

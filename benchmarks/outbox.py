@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import repository  # noqa: F401 - whose `tests` are meant below
 from celery import Celery
 
 from celery_poison import guarded, install

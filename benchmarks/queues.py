@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Self
 
+import repository  # noqa: F401 - whose `tests` are meant below
 import workers
 from celery import Celery
 

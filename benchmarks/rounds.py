@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import cputime
 import redis
+import repository  # noqa: F401 - whose `tests` are meant below
 import workers
 from cputime import Cpu
 from queues import RabbitQueue, RedisQueue
