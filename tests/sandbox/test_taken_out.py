@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
 
+from celery_poison.ledger.wanted import want
 from celery_poison.quarantine.overview import overview
 from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court
@@ -66,6 +68,23 @@ def test_SAP_7_one_that_waits_for_its_trial_is_decided_about_as_well(verb: str, 
     state = None if verb == "release" else "FAIL"
     kept = {record.id: record.state for record in court.quarantine.list(state="FAIL")}
     assert kept.get(waits.id) == state
+
+
+@BROKERS
+def test_SAP_7_a_worker_that_is_killed_before_it_hands_over_leaves_that_to_the_next(court: Court) -> None:
+    hanging = court.suspect("trial.sleeps", 100.0)
+    with court.worker(concurrency=1) as first:
+        court.await_start("sleeps")
+        first.send_signal(signal.SIGSTOP)  # it hears of no wish any more
+        want(court.ledger, [hanging.id], "taken out of its trial by ann")
+        first.kill_group()
+        first.wait()
+    with court.worker("w2", concurrency=1) as second:
+        court.await_that(court.quarantine.list, "handed over")
+        assert court.suspect("trial.tells", 1).get(timeout=PATIENCE)
+        assert second.is_alive()
+    (kept,) = court.quarantine.list()
+    assert (kept.id, kept.reason) == (hanging.id, "taken out of its trial by ann")
 
 
 def test_SAP_7_without_a_worker_what_is_with_the_broker_cannot_be_taken_and_the_sentence_says_so(
