@@ -121,7 +121,7 @@ def test_a_group_is_a_link_and_everything_that_matches_is_acted_on_and_nothing_e
     browser.save_screenshot(str(pictures / "groups.png"))
     click(browser, "#poison-groups tbody tr:first-child td:nth-child(3) a")
     await_text(browser, "of 55", "#poison-pages")
-    click(browser, "input[name='everything']")
+    click(browser, "#poison-bar input[name='everything']")
     click(browser, "#poison-bar button[formaction$='/discard']")
     await_text(browser, "Discard 55 messages?", "dialog")
     late = keeper.send_and_keep("fleet.kill_child")
@@ -171,7 +171,7 @@ def test_nothing_can_be_asked_for_with_nothing_ticked(
         # By script: a page that is refreshed meanwhile moves things away from under the pointer.
         browser.execute_script("document.querySelector(arguments[0]).click()", selector)
 
-    for choice in ("#poison-rows input[name='ids']", "input[name='everything']", "#poison-all"):
+    for choice in ("#poison-rows input[name='ids']", "#poison-bar input[name='everything']", "#poison-all"):
         tick(choice)
         assert release.is_enabled(), choice
         tick(choice)
