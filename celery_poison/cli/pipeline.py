@@ -114,8 +114,8 @@ def _command(
     click.option(
         "--every",
         type=click.FloatRange(0, min_open=True),
-        default=5.0,
-        help="Seconds between two batches of --follow.",
+        default=60.0,
+        help="Seconds between two batches of --follow, of which each is a commit.",
     ),
     *_INGEST,
 )
@@ -140,7 +140,10 @@ def check(options: dict[str, Any]) -> None:
     """
 
 
-@_command()
+@_command(
+    click.option("--rebuild", is_flag=True, help="Make them anew, though they may be up to date."),
+    click.option("--since", metavar="DAY", help="With --rebuild: only from this day on (UTC)."),
+)
 def tables(options: dict[str, Any]) -> None:
     """Bring the tables below LAKE/tables up to the end of the lake's journal.
 
@@ -148,6 +151,7 @@ def tables(options: dict[str, Any]) -> None:
 
     \b
     celery -A proj poison pipeline tables --lake /data/poison
+    celery -A proj poison pipeline tables --lake /data/poison --rebuild --since 2026-03-02
     """
 
 

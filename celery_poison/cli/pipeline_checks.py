@@ -29,6 +29,10 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
         raise Refused("which Redis? --redis redis://…, or celery -A proj poison pipeline …", WRONG_USAGE)
     if options.get("new") and any(options.get(name) for name in ("since", "until", "cause")):
         raise Refused("--new judges the whole journal: leave --since, --until and --cause out", WRONG_USAGE)
+    if name == "tables" and options.get("since"):
+        if not options.get("rebuild"):
+            raise Refused("--since: of `tables` it goes with --rebuild only", WRONG_USAGE)
+        _check_day("--since", options["since"])
     checks: dict[str, Callable[[Any], None]] = {
         "since": _check_since,
         "until": _check_until,

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def _ingested(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    return work.follow(stop.is_set, options.get("every", 5.0))
+    return work.follow(stop.is_set, options.get("every", 60.0))
 
 
 def _summary(done: Ingested) -> str:
@@ -132,6 +133,8 @@ def maintain(options: Mapping[str, Any]) -> None:
             told["dropped"] = sum(keeping.keep_days(table, options["keep_days"]) for table in tables)
         told["fewer_files"] = sum(keeping.compact(table) for table in tables)
         told["deleted_files"] = sum(keeping.vacuum(table, options["keep_hours"]) for table in tables)
+        for table in tables:
+            keeping.tidy(table)
     rows = told.get("history") or [told]
     words = "\n".join("  ".join(f"{key}: {value}" for key, value in row.items()) for row in rows)
     _tell(options, told, words)
@@ -140,6 +143,8 @@ def maintain(options: Mapping[str, Any]) -> None:
 def tables(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:
     """Make the tables; what the lake could not read is told on stderr."""
     derived = Derived(session, lake, _warn)
+    if options.get("rebuild"):
+        derived.make(rebuild=True, since=options.get("since") and date.fromisoformat(options["since"]))
     for sentence in derived.left_out:
         _warn(sentence)
     where = {name: lake.table(name).uri for name in STORED}

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
 from celery_poison.pipeline.schema import LAST_MS, VERSIONS
 from celery_poison.pipeline.seek import LOOK_BACK_MS, alive, company, having
-from celery_poison.pipeline.session import together
+from celery_poison.pipeline.session import rebalanced, together
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
 from celery_poison.pipeline.window import Window, and_the_next, days_between, first_ms
@@ -54,6 +54,8 @@ _OF_TROUBLES = ("exceptions", "incidents", "fingerprints_daily")
 VIEWS = ("attempts", "fingerprints", "kin", "messages", "tallies", "task_daily", "noted")
 #: What :meth:`Derived.register` makes views of.
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame")
+#: Rises when the rules change by which stored tables are made: those of another number are made anew.
+LOGIC = 1
 #: What makes one entry change what another one means.
 _LINKS = ("id", "mid", "incident")
 
@@ -96,14 +98,23 @@ class Derived:
         self._as_of: AsOf | None = None
         self._goal = Position()
         self._made = False
+        self._stale: set[str] = set()
+        self._rebuilt: Position | None = None
         self._alive: pa.Table | None = None
 
-    def make(self) -> None:
-        """Bring all of :data:`STORED` up to the end of the journal as it is now."""
+    def make(self, *, rebuild: bool = False, since: date | None = None) -> None:
+        """Bring all of :data:`STORED` up to the end of the journal as it is now.
+
+        Args:
+            rebuild: make them anew, though they may be up to date.
+            since: only from this day on; those before stay as they are.
+        """
         lake = self._lake
         lake.journal.refresh()
+        self._stale = set(STORED) if rebuild else set()
+        self._rebuilt = Position(ms=max(0, first_ms(str(since)) - 1)) if since else None
         known = lake.journal.position(lake.app) or Position()
-        self._goal = replace(known, journal=max(0, lake.journal.version))
+        self._goal = replace(known, journal=max(0, lake.journal.version), logic=LOGIC)
         self._made, self._as_of, self._alive = True, None, None
         self._update("company", self._company)
         together(self._make_of_troubles, self._make_of_days)
@@ -203,13 +214,17 @@ class Derived:
             made = make(since)
             frame, replacing = made if isinstance(made, tuple) else (made, [])
             if table.partitions:  # else each task would write a file for each day
-                frame = frame.repartition(*table.partitions)
+                frame = rebalanced(self._session, frame, table.partitions)
             table.write(frame, self._lake.app, self._goal, replacing if since else [])
+            self._stale.discard(name)
 
     def _since(self, name: str) -> Position | None:
-        """Return up to where a table is, or None if it must be made anew."""
+        """Return up to where a table is, or as far as it is to stay; None if it must be made anew."""
         since = self._table(name).position(self._lake.app)
-        return since if since and since.epoch == self._goal.epoch else None
+        goal = self._goal
+        if name in self._stale:
+            return self._rebuilt and _earliest(self._rebuilt, since)
+        return since if since and (since.epoch, since.logic) == (goal.epoch, goal.logic) else None
 
     def _is_current(self, name: str) -> bool:
         there = self._since(name)
@@ -220,8 +235,11 @@ class Derived:
             return company(self._lake, None, None, None)
         died, back = self._table("exceptions"), day(max(0, since.ms - LOOK_BACK_MS))
         dead = died.arrow(["fingerprint"], "death is not null and fingerprint is not null")
-        had = self._table("company").arrow(["entry"], f"date >= '{back}'")
-        return company(self._lake, since, dead["fingerprint"], had["entry"]), None
+        stale = day(since.ms + 1) if "company" in self._stale else None
+        kept = f"date >= '{back}'" + (f" and date < '{stale}'" if stale else "")
+        had = self._table("company").arrow(["entry"], kept)
+        found = company(self._lake, since, dead["fingerprint"], had["entry"])
+        return found, [("date", ">=", stale)] if stale else None
 
     def _of_days(self, since: Position | None, again: pa.Table) -> tuple[Any, Any]:
         """Return the healthy runs of days on which anything is new, and the filters of what they replace."""
@@ -229,7 +247,12 @@ class Derived:
         if since is None:
             runs = self._lake.entries(healthy=True)
         else:
-            new = self._lake.entries(since, healthy=True).select("date").distinct().toArrow()["date"]
+            new = (
+                self._lake.entries(since, healthy=True, columns=["date"])
+                .select("date")
+                .distinct()
+                .toArrow()["date"]
+            )
             begin = pa.scalar(min(since.ms, LAST_MS) * 1000, again["later"].type)
             told = again["date"].filter(pc.greater_equal(again["later"], begin))
             days = [str(date) for date in {*new.to_pylist(), *told.to_pylist()} if date]

@@ -79,6 +79,7 @@ class Position:
         epoch: rises when entries were taken out of the journal, or its stream was replaced: what was
             made of it must be made anew.
         journal: version of the journal's table that a derived table was made of.
+        logic: by which release's rules it was made, see ``derived.LOGIC``.
     """
 
     ms: int = 0
@@ -87,6 +88,7 @@ class Position:
     since: int = 0
     epoch: int = 0
     journal: int = 0
+    logic: int = 0
 
     def __str__(self) -> str:
         return f"{self.ms}-{self.seq}"
@@ -101,7 +103,7 @@ class Position:
 
 #: More does not fit into a transaction.
 LARGEST = 2**63 - 2
-_NAMES = ("ms", "seq", "added", "since", "epoch", "journal")
+_NAMES = ("ms", "seq", "added", "since", "epoch", "journal", "logic")
 
 
 class Table:
@@ -155,21 +157,23 @@ class Table:
         found = [self.delta.transaction_version(f"{app} {name}") for name in _NAMES]
         return None if found[0] is None else Position(*(0 if n is None else n - 1 for n in found))
 
-    def frame(self, filters: Sequence[tuple[str, str, Any]] = ()) -> Any:
+    def frame(self, filters: Sequence[tuple[str, str, Any]] = (), columns: Sequence[str] = ()) -> Any:
         """Return the table as a DataFrame.
 
         The files are fixed now: whatever is committed meanwhile, and what ``maintain`` removes no sooner than
         it may, changes nothing. A file that is gone all the same is an error, never silence.
 
         Args:
-            filters: on partitions, as ``("date", ">=", "2026-11-21")``.
+            filters: on partitions, as ``("date", ">=", "2026-11-21")``, and on other columns, by which whole
+                files are left out, no rows.
+            columns: that are needed; the others may be null. Empty: all.
         """
         schema = self.schema
         paths = self._uris(filters)
         if not paths:
             return self._session.createDataFrame([], schema)
         if not sink.is_local(self.uri):
-            return sink.read(self._session, self.uri, self.files(filters), schema)
+            return sink.read(self._session, self.uri, self.files(filters), schema, columns)
         reader = self._session.read.schema(schema).option("basePath", self.uri)
         return reader.parquet(*paths).select(*schema.names)
 
@@ -309,7 +313,11 @@ class Lake:
         return Table(self.session, f"{self.root}/tables/{self.app}/{name}", partitions)
 
     def entries(
-        self, since: Position | None = None, healthy: bool | None = None, days: Sequence[str] = ()
+        self,
+        since: Position | None = None,
+        healthy: bool | None = None,
+        days: Sequence[str] = (),
+        columns: Sequence[str] = (),
     ) -> Any:
         """Return the app's entries as a DataFrame of ``schema.JOURNAL``, of the versions that are known.
 
@@ -317,27 +325,39 @@ class Lake:
             since: only those after this one.
             healthy: only runs that ended alive, or only the others, which are few and in files of their own.
             days: only of these, as ``2026-11-21``.
+            columns: that are needed; the others may be null. Empty: all.
         """
         filters: list[tuple[str, str, Any]] = [("date", "in", list(days))] if days else []
         if since is not None:
             filters.append(("date", ">=", day(since.ms)))
-        rows = self._rows(healthy, filters).where(F.col("v").isin(*VERSIONS)).select(*JOURNAL.names)
+            filters.append(("at", ">=", datetime.fromtimestamp(min(since.ms, LAST_MS) / 1000, UTC)))
+        needed = {*columns, "v", "at", "seq"} if columns else ()
+        rows = (
+            self._rows(healthy, filters, sorted(needed))
+            .where(F.col("v").isin(*VERSIONS))
+            .select(*JOURNAL.names)
+        )
         if since is None:
             return rows
         return rows.where(after(since))
 
-    def _rows(self, healthy: bool | None, filters: Sequence[tuple[str, str, Any]] = ()) -> Any:
+    def _rows(
+        self,
+        healthy: bool | None,
+        filters: Sequence[tuple[str, str, Any]] = (),
+        columns: Sequence[str] = (),
+    ) -> Any:
         if not self.journal.exists:
             return self.session.createDataFrame([], LAKE)
         asked = [("app", "=", self.app), *filters]
         if healthy is not None:
             asked.append(("healthy", "=", str(healthy).lower()))
-        return self.journal.frame(asked)
+        return self.journal.frame(asked, columns)
 
     def left_out(self) -> tuple[LeftOut, ...]:
         """Return what is in the lake and not in :meth:`entries`: what a newer release wrote."""
         unknown = F.coalesce(~F.col("v").isin(*VERSIONS), F.lit(True))
-        counts = self._rows(healthy=False).where(unknown).groupBy("v").count().collect()
+        counts = self._rows(False, columns=["v"]).where(unknown).groupBy("v").count().collect()
         why = "schema version {}, which this release does not know"
         told = ((str(row["v"]) if row["v"] is not None else "none", row["count"]) for row in counts)
         return tuple(LeftOut("journal", why.format(version), count) for version, count in sorted(told))

@@ -43,6 +43,13 @@ def vacuum(table: Table, keep_hours: float = 24.0) -> int:
     return len(gone)
 
 
+def tidy(table: Table) -> None:
+    """Sum the table's log up in a checkpoint, and drop entries of it that are older than a month."""
+    table.delta.create_checkpoint()
+    table.delta.cleanup_metadata()
+    table.refresh()
+
+
 def keep_days(table: Table, days: int) -> int:
     """Remove the rows of days that are over for longer than so many; return how many rows."""
     if "date" not in table.schema.names:

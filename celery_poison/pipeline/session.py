@@ -110,6 +110,13 @@ def suit(session: Any, rows: int, said: Collection[str] = ()) -> None:
             session.conf.set(name, value)
 
 
+def rebalanced(session: Any, frame: Any, columns: Collection[str]) -> Any:
+    """Return rows in few pieces for each value of some columns: as many as their bytes need."""
+    if str(session.conf.get("spark.sql.adaptive.enabled")).lower() == "true":
+        return frame.hint("rebalance", *columns)
+    return frame.coalesce(1)  # they are few
+
+
 def together(*works: Callable[[], Any]) -> list[Any]:
     """Do all in threads, so that one computes while another is planned; return what they return."""
     with ThreadPoolExecutor(len(works), thread_name_prefix="pipeline") as pool:

@@ -7,11 +7,13 @@ no reader sees it, and ``pipeline maintain`` removes it.
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -27,7 +29,9 @@ from pyspark.sql.types import StructType
 _ROWS, _MOST_ROWS = 131_072, 4_000_000
 #: Nearly every row has another value here, so that a dictionary of them would only cost.
 _UNIQUE = frozenset({"entry", "seq", "id", "mid", "token", "started_at", "ended_at", "first_at", "last_at"})
-_TOLD = "path string, size long, rows long, parts string"
+_TOLD = "path string, size long, rows long, parts string, stats string"
+#: Longer text has no place in a table's log.
+_LONGEST_TEXT = 64
 _KINDS: dict[str, pa.DataType] = {
     "string": pa.string(),
     "bigint": pa.int64(),
@@ -49,18 +53,20 @@ class Written:
         path: below the table's directory.
         size: in bytes.
         parts: partition column -> its value as text, or None.
+        stats: what Delta's log tells of its columns, as JSON, so that readers can leave it out.
     """
 
     path: str
     size: int
     rows: int
     parts: Mapping[str, str | None]
+    stats: str = ""
 
     def action(self) -> Any:
         """Return it as what a commit adds."""
         from deltalake.transaction import AddAction
 
-        stats = json.dumps({"numRecords": self.rows})
+        stats = self.stats or json.dumps({"numRecords": self.rows})
         return AddAction(self.path, self.size, self.parts, int(time.time() * 1000), True, stats)
 
 
@@ -99,14 +105,13 @@ def written(frame: Any, uri: str, partitions: Sequence[str]) -> list[Written]:
 def told(files: Iterable[Written]) -> Iterator[pa.RecordBatch]:
     """Yield files in the form in which they go from a task to the driver."""
     for file in files:
-        row = {"path": file.path, "size": file.size, "rows": file.rows, "parts": json.dumps(dict(file.parts))}
-        yield pa.RecordBatch.from_pylist([row])
+        yield pa.RecordBatch.from_pylist([{**asdict(file), "parts": json.dumps(dict(file.parts))}])
 
 
 def tell(rows: Any, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Written]:
     """Run a task that yields :func:`told` over a DataFrame."""
     found = rows.mapInArrow(task, _TOLD).collect()
-    return [Written(row["path"], row["size"], row["rows"], json.loads(row["parts"])) for row in found]
+    return [Written(**{**row.asDict(), "parts": json.loads(row["parts"])}) for row in found]
 
 
 def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]) -> list[Written]:
@@ -143,9 +148,46 @@ def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]
             each.size,
             each.metadata.num_rows,
             {n: _text(v) for n, v in ds.get_partition_keys(apart.parse(each.path)).items()},
+            _stats(each.metadata),
         )
         for each in written
     ]
+
+
+def _stats(metadata: pq.FileMetaData) -> str:
+    """Return the least and the greatest value of each column of a file, and how many are null."""
+    columns: dict[str, list[Any]] = {}
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(metadata.num_columns)):
+            if column.path_in_schema not in _UNIQUE - {"seq", "ended_at", "last_at"}:
+                columns.setdefault(column.path_in_schema, []).append(column.statistics)
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name, found in columns.items():
+        if "." in name or any(each is None or not each.has_null_count for each in found):
+            continue
+        nulls[name] = sum(each.null_count for each in found)
+        known = [each for each in found if each.num_values]
+        if known and all(each.has_min_max for each in known):
+            ends = _in_log(min(each.min for each in known)), _in_log(max(each.max for each in known), 999)
+            if None not in ends:
+                least[name], most[name] = ends
+    return json.dumps(
+        {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+    )
+
+
+def _in_log(value: Any, more: int = 0) -> Any:
+    """Return a value as Delta's log has it, a time in milliseconds, so many microseconds later; else None."""
+    if isinstance(value, datetime):
+        later = value + timedelta(microseconds=more)
+        return later.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_TEXT else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, date) else value if type(value) is int else None
 
 
 def _text(value: Any) -> str | None:
@@ -154,23 +196,29 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def read(session: Any, uri: str, files: Sequence[tuple[str, str]], schema: StructType) -> Any:
+def read(
+    session: Any, uri: str, files: Sequence[tuple[str, str]], schema: StructType, columns: Sequence[str] = ()
+) -> Any:
     """Return a table of an object store as a DataFrame, read by tasks: Spark itself needs no connector.
 
     Args:
         files: what :func:`listed` told of those that are read.
+        columns: that are read, the others are null; empty: all.
     """
-    rows = session.createDataFrame(files, "path string, parts string").repartition(min(len(files), 64))
-    return rows.mapInArrow(partial(_read, uri=uri, schema=arrow_schema(schema)), schema)
+    rows = session.createDataFrame(files, "path string, parts string").repartition(len(files))
+    task = partial(_read, uri=uri, schema=arrow_schema(schema), columns=list(columns) or None)
+    return rows.mapInArrow(task, schema)
 
 
-def _read(files: Iterator[pa.RecordBatch], uri: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read(
+    files: Iterator[pa.RecordBatch], uri: str, schema: pa.Schema, columns: list[str] | None
+) -> Iterator[pa.RecordBatch]:
     place = filesystem(uri)
     for batch in files:
         for file in batch.to_pylist():
             parts = json.loads(file["parts"])
             with pq.ParquetFile(place.open_input_file(unquote(file["path"]))) as opened:
-                for rows in opened.iter_batches(65_536):
+                for rows in opened.iter_batches(65_536, columns=columns):
                     yield completed(rows, parts, schema)
 
 
@@ -212,7 +260,7 @@ def check(session: Any, uri: str, delta: Any) -> list[tuple[str, int, str]]:
         return []
     rows = session.createDataFrame(
         [(each["path"], each["num_records"] or 0) for each in actions], "path string, rows long"
-    ).repartition(min(len(actions), 64))
+    ).repartition(len(actions))
     found = rows.mapInArrow(partial(_check, uri=uri), "path string, rows long, why string").collect()
     return [(row["path"], row["rows"], row["why"]) for row in found]
 

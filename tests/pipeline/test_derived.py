@@ -170,6 +170,42 @@ def test_fingerprints_count_what_there_is_of_their_kin_when_days_were_dropped(
     )
 
 
+@pytest.mark.matrix
+def test_tables_are_made_anew_when_that_is_asked_for_or_when_the_rules_have_changed(
+    spark: Any, entries: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, middle = Lake(spark, str(tmp_path), "x"), entries["date"][len(entries) // 2].as_py()
+    _add(lake, entries)
+    first = Derived(spark, lake)
+    told = {name: _rows(first[name]) for name in STORED}
+
+    def written() -> dict[str, set[str]]:
+        lake.journal.refresh()
+        return {name: {path for path, _ in lake.table(name).files([])} for name in STORED}
+
+    before = written()
+    Derived(spark, lake).make()
+    assert written() == before, "nothing is new"
+    again = Derived(spark, lake)
+    again.make(rebuild=True, since=middle)
+    assert {name: _rows(again[name]) for name in STORED} == told
+    days = {
+        name: {path.partition("/")[0] for path in files - before[name]} for name, files in written().items()
+    }
+    assert all(days.values())
+    assert min(days["runs_daily"]) == f"date={middle}"
+    kept = {
+        name: {path for path in files if path < f"date={middle - timedelta(days=2)}"}
+        for name, files in before.items()
+    }
+    assert all(kept[name] <= files for name, files in written().items()) and kept["runs_daily"]
+    before = written()
+    monkeypatch.setattr("celery_poison.pipeline.derived.LOGIC", 7)
+    changed = Derived(spark, lake)
+    assert {name: _rows(changed[name]) for name in STORED} == told
+    assert not any(before[name] & files for name, files in written().items())
+
+
 ENDS = ("finished", "crashed", "interrupted", "rolled_back")
 
 

@@ -12,6 +12,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -85,6 +86,7 @@ def test_files_that_no_commit_names_do_not_count_and_vacuum_removes_them(lake: L
 
 _COMPACTING = """
 import sys
+import time
 from celery_poison.pipeline import maintain
 from celery_poison.pipeline.lake import Lake
 print("begins", flush=True)
@@ -136,6 +138,43 @@ def test_older_days_are_dropped_and_a_restore_brings_them_back_while_their_files
     maintain.vacuum(lake.journal, keep_hours=0)
     with pytest.raises(LakeError, match="version 3 of the journal cannot be restored"):
         maintain.restore(lake, 3)
+
+
+def test_the_log_tells_the_ends_of_each_column_so_that_readers_leave_files_out(lake: Lake) -> None:
+    actions = pa.table(lake.journal.delta.get_add_actions(flatten=True)).to_pylist()
+    for each in actions:
+        rows = pq.read_table(f"{lake.journal.uri}/{unquote(each['path'])}")
+        times = rows["at"].to_pylist()
+        assert each["min.at"] <= min(times) and max(times) <= each["max.at"]
+        assert (each["min.event"], each["max.v"], each["null_count.task"]) == ("finished", 2, len(rows))
+        assert each.get("min.task") is each.get("min.id") is None
+    since = NOW - timedelta(hours=35)
+    every, few = (len(lake.journal.files(filters)) for filters in ([], [("at", ">=", since)]))
+    assert 0 < few < every == len(actions)
+    kept = {path for path, _ in lake.journal.files([("at", ">=", since)])}
+    assert {each["path"] for each in actions if each["max.at"] >= since} == kept
+
+
+def test_long_words_and_numbers_that_are_none_have_no_place_in_the_log(tmp_path: Path) -> None:
+    rows = pa.table({"key": ["x" * 65, "a"], "p": [float("inf"), 0.5], "n": [3, None]})
+    (file,) = sink.write(iter(rows.to_batches()), str(tmp_path), ())
+    told = json.loads(file.stats)
+    assert told["minValues"] == told["maxValues"] == {"n": 3}
+    assert (told["nullCount"]["n"], told["numRecords"]) == (1, 2)
+
+
+def test_maintenance_sums_up_the_log_and_positions_stay(lake: Lake) -> None:
+    log = Path(lake.journal.uri, "_delta_log")
+    _run("--lake", lake.root)
+    old, month_ago = [*log.glob("*.json")], time.time() - 40 * 86_400
+    for path in (*old, *log.glob("*.checkpoint.parquet")):
+        os.utime(path, (month_ago, month_ago))
+    _add(Lake(None, lake.root, "shop"), 100, 1)
+    lake.journal.refresh()
+    before = lake.journal.position("shop")
+    _run("--lake", lake.root)
+    assert [*log.glob("*.checkpoint.parquet")] and sum(path.exists() for path in old) <= 1
+    assert _ids(lake) == [*range(101)] and lake.journal.position("shop") == before
 
 
 def test_a_gap_whose_commit_was_repeated_is_told_once(lake: Lake) -> None:

@@ -110,6 +110,8 @@ def test_what_runs_together_ends_together_and_the_first_failure_is_told() -> Non
         (["blame", "--lake", "DIR", "--cause", "nonsense"], 2, "--cause nonsense: no such cause"),
         (["report", "--lake", "DIR", "--out", "FILE.absent/page.html"], 2, "there is no directory"),
         (["tables", "--lake", "DIR", "--conf", "spark.x"], 2, "--conf spark.x: NAME=VALUE is wanted"),
+        (["tables", "--lake", "DIR", "--since", "2026-03-02"], 2, "it goes with --rebuild only"),
+        (["tables", "--lake", "DIR", "--rebuild", "--since", "7d"], 2, "--since 7d: a day is wanted"),
         (["maintain", "--lake", "FILE"], 2, "this is a file; a directory is wanted"),
     ],
 )

@@ -109,7 +109,7 @@ class Ingest:
             pass
         return self._told()
 
-    def follow(self, stopping: Callable[[], bool], seconds: float = 5.0) -> Ingested:
+    def follow(self, stopping: Callable[[], bool], seconds: float = 60.0) -> Ingested:
         """Ingest until ``stopping()``, looking every so many seconds; raises as ``once`` does."""
         self._open()
         while not stopping():
