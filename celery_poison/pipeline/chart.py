@@ -23,7 +23,7 @@ def figure(
 
     Args:
         causes: rows of ``date``, ``cause`` and ``deaths``.
-        releases: rows of ``release`` and ``since``, the time of its first run.
+        releases: rows of ``release`` and ``first``, when it ran first, as ``2026-01-20 14:05``.
         totals: with ``since`` and ``until``, the first and the last day.
         safe: escapes words.
     """
@@ -38,13 +38,13 @@ def figure(
     first, last = date.fromisoformat(min(ends)), date.fromisoformat(max(ends))
     many = (last - first).days + 1
     bars, highest = _bars(counted, colours, first)
-    begun = [row for row in releases if row["since"] and row["since"][:10] > str(first)]
+    begun = [row for row in releases if row["first"] and row["first"][:10] > str(first)]
     lines = [_line(row, first, safe) for row in begun]
     shown = [(f"c{colours[cause]}", f"{cause} {n:,}") for cause, n in sums.most_common(_COLOURS)]
     if rest := sum(sums.values()) - sum(n for _, n in sums.most_common(_COLOURS)):
         shown.append((f"c{_COLOURS}", f"others {rest:,}"))
     keys = "".join(f'<span><i class="{mark}"></i>{safe(words)}</span>' for mark, words in shown)
-    named = ", ".join(f"{row['release']} {row['since'][:10]}" for row in begun[-_NAMED:])
+    named = ", ".join(f"{row['release']} {row['first'][:10]}" for row in begun[-_NAMED:])
     marks = f"<span>dashed: the first run of a release: {safe(named)}</span>" if named else ""
     return (
         f'<figure><div class="axis"><span>deaths a day, {highest:,} at most</span></div>'
@@ -55,10 +55,10 @@ def figure(
 
 
 def _line(row: Mapping[str, Any], first: date, safe: Callable[[object], str]) -> str:
-    """Return the mark of a release; ``since`` is as ``2026-01-20 14:05``."""
-    hours, _, minutes = row["since"][11:].partition(":")
-    day = (date.fromisoformat(row["since"][:10]) - first).days + (int(hours) + int(minutes) / 60) / 24
-    title = f"<title>{safe(row['release'])} since {row['since']}</title>"
+    """Return the mark of a release."""
+    hours, _, minutes = row["first"][11:].partition(":")
+    day = (date.fromisoformat(row["first"][:10]) - first).days + (int(hours) + int(minutes) / 60) / 24
+    title = f"<title>{safe(row['release'])} since {row['first']}</title>"
     return f'<line x1="{day:.3f}" x2="{day:.3f}" y1="0" y2="100">{title}</line>'
 
 

@@ -133,8 +133,6 @@ def maintain(options: Mapping[str, Any]) -> None:
             told["dropped"] = sum(keeping.keep_days(table, options["keep_days"]) for table in tables)
         told["fewer_files"] = sum(keeping.compact(table) for table in tables)
         told["deleted_files"] = sum(keeping.vacuum(table, options["keep_hours"]) for table in tables)
-        for table in tables:
-            keeping.tidy(table)
     rows = told.get("history") or [told]
     words = "\n".join("  ".join(f"{key}: {value}" for key, value in row.items()) for row in rows)
     _tell(options, told, words)

@@ -33,21 +33,17 @@ def compact(table: Table) -> int:
 def vacuum(table: Table, keep_hours: float = 24.0) -> int:
     """Delete files that no version since so many hours needs, and what killed tasks left; return how many.
 
-    A reader that takes longer than ``keep_hours`` fails, and says which file it misses. Older versions cannot
-    be read or restored any more.
+    The table's log is summed up in a checkpoint, and what of it is older than a month goes. A reader that
+    takes longer than ``keep_hours`` fails, and says which file it misses. Older versions cannot be read or
+    restored any more.
     """
     gone = table.delta.vacuum(
         retention_hours=round(keep_hours), dry_run=False, enforce_retention_duration=False, full=True
     )
-    table.refresh()
-    return len(gone)
-
-
-def tidy(table: Table) -> None:
-    """Sum the table's log up in a checkpoint, and drop entries of it that are older than a month."""
     table.delta.create_checkpoint()
     table.delta.cleanup_metadata()
     table.refresh()
+    return len(gone)
 
 
 def keep_days(table: Table, days: int) -> int:

@@ -41,7 +41,6 @@ group by grouping sets ((), (date), (date, cause)) order by date, cause
 """
 #: So many findings of each dimension are shown at once.
 _SHOWN = 5
-_STANDINGS = {"slower": "more deaths by start"}
 _KINDS = {
     "task_release": "release of a task",
     "shape": "form of arguments",
@@ -78,29 +77,27 @@ def gather(
     totals["blamed"] = round(sum(row["deaths"] for row in blamed if row["dimension"] == "time"))
     totals["compared"] = len(blamed)
     replay = as_dict(replayed) if replayed else {"outcomes": [], "recommended": None}
-    changed = anomalies(blamed)
-    by_start = [row for row in blamed if is_worse_by_start(row) and not is_accused(row)]
     return {
         "window": {name: day and str(day) for name, day in asdict(window).items()},
         "as_of": as_of,
         "totals": totals,
         "days": [row for row in deaths if row["every"] == 1],
         "causes": [row for row in deaths if not row["every"]],
-        "releases": [
-            {"release": row["release"], "since": row["first"]}
-            for row in tallied
-            if row["release"] is not None and not row["every"]
-        ],
-        "findings": [
-            {**as_json(row), "command": command(row), "changed": row in changed}
-            for row in sorted((*filter(is_accused, blamed), *by_start), key=lambda row: -row["deaths"])
-        ],
+        "releases": [row for row in tallied if not row["every"] and row["release"] is not None],
+        "findings": _findings(blamed),
         "blame": [as_json(row) for row in top(blamed, 12)],
-        "anomalies": [as_json(row) for row in changed[:50]],
         "backtest": replay["outcomes"],
         "recommended": replay["recommended"],
         "left_out": [*left_out],
     }
+
+
+def _findings(blamed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is accused, or worse by start, with what to type next; what kills most is first."""
+    changed = anomalies(blamed)
+    found = [row for row in blamed if is_accused(row) or is_worse_by_start(row)]
+    found.sort(key=lambda row: -row["deaths"])
+    return [{**as_json(row), "command": command(row), "changed": row in changed} for row in found]
 
 
 def command(row: Mapping[str, Any]) -> str:
@@ -275,8 +272,9 @@ def _compared(told: Mapping[str, Any]) -> list[str]:
 
 
 def _finding(row: Mapping[str, Any]) -> str:
-    standing = row["standing"] if row["standing"] != "unremarkable" else "slower"
-    marks = _STANDINGS.get(standing, standing) + (", new or worse than before" if row["changed"] else "")
+    standing = row["standing"] if is_accused(row) else "slower"
+    marks = "more deaths by start" if standing == "slower" else standing
+    marks += ", new or worse than before" if row["changed"] else ""
     key, task = str(row["key"]), row["task"]
     of = "of" if row["dimension"] in PARTS else "mostly"
     named = f" <span>{of} {_safe(task)}</span>" if task and not key.startswith(task) else ""

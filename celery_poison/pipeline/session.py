@@ -138,7 +138,20 @@ def _classic(master: str, conf: Mapping[str, str]) -> Any:
         builder = builder.config(name, value)
     if not master.startswith("local"):
         builder = builder.config("spark.submit.pyFiles", str(package_zip()))
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    _hush(session._jvm)
+    return session
+
+
+def _hush(jvm: Any) -> None:
+    """Let the library of sketches, which warns of each newer Java once in its process, do so unheard."""
+    system, silence = jvm.java.lang.System, jvm.java.io.OutputStream.nullOutputStream()
+    heard = system.err
+    system.setErr(jvm.java.io.PrintStream(silence))
+    try:
+        jvm.java.lang.Class.forName("org.apache.datasketches.memory.internal.ResourceImpl")
+    finally:
+        system.setErr(heard)
 
 
 def _remote(master: str, conf: Mapping[str, str]) -> Any:

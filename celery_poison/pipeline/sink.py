@@ -7,7 +7,6 @@ no reader sees it, and ``pipeline maintain`` removes it.
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 import uuid
@@ -30,8 +29,6 @@ _ROWS, _MOST_ROWS = 131_072, 4_000_000
 #: Nearly every row has another value here, so that a dictionary of them would only cost.
 _UNIQUE = frozenset({"entry", "seq", "id", "mid", "token", "started_at", "ended_at", "first_at", "last_at"})
 _TOLD = "path string, size long, rows long, parts string, stats string"
-#: Longer text has no place in a table's log.
-_LONGEST_TEXT = 64
 _KINDS: dict[str, pa.DataType] = {
     "string": pa.string(),
     "bigint": pa.int64(),
@@ -155,12 +152,11 @@ def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]
 
 
 def _stats(metadata: pq.FileMetaData) -> str:
-    """Return the least and the greatest value of each column of a file, and how many are null."""
+    """Return the ends of each column of times, days or numbers of a file; of all, how many are null."""
     columns: dict[str, list[Any]] = {}
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for column in map(group.column, range(metadata.num_columns)):
-            if column.path_in_schema not in _UNIQUE - {"seq", "ended_at", "last_at"}:
-                columns.setdefault(column.path_in_schema, []).append(column.statistics)
+            columns.setdefault(column.path_in_schema, []).append(column.statistics)
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -183,10 +179,6 @@ def _in_log(value: Any, more: int = 0) -> Any:
     if isinstance(value, datetime):
         later = value + timedelta(microseconds=more)
         return later.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    if isinstance(value, str):
-        return value if len(value) <= _LONGEST_TEXT else None
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     return str(value) if isinstance(value, date) else value if type(value) is int else None
 
 

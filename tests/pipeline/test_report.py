@@ -41,12 +41,11 @@ def figures(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
             {"date": "2026-01-07", "cause": "oom", "deaths": 1},
             {"date": None, "cause": "oom", "deaths": 1},
         ],
-        "releases": [{"release": name, "since": "2026-01-06 14:05"}],
+        "releases": [{"release": name, "first": "2026-01-06 14:05"}],
         "findings": [
             {**row, "command": f"celery -A proj poison list --filter task={name}", "changed": False}
         ],
         "blame": [row],
-        "anomalies": [row],
         "backtest": [{**outcome, "policy": policy, "says": "as it is"}],
         "recommended": {"policy": policy, "says": "as it is", "reasons": [name]},
         "left_out": [name],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -135,3 +136,15 @@ def test_a_full_disk_is_told_in_one_sentence() -> None:
         said_plainly(),
     ):
         raise full
+
+
+@pytest.mark.matrix
+def test_no_library_warns_in_what_a_command_prints(java: None, tmp_path: Path) -> None:
+    from examples.histories import World, write_lake
+
+    write_lake(World(attempts=2_000, days=4, deploy_every_days=1), tmp_path / "lake")
+    words = ["pipeline", "report", "--lake", str(tmp_path / "lake"), "--out", str(tmp_path / "page.html")]
+    command = [sys.executable, "-m", "celery_poison.cli.standalone", *words]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{tmp_path / 'page.html'}\n"
+    assert [line for line in ran.stderr.splitlines() if not re.fullmatch(r"\w+: \d+\.\d s", line)] == []
