@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
+from html import escape
 from typing import Any
+
+from celery_poison.basics.text import clean
 
 #: So many causes have a colour of their own; all others share the last.
 _COLOURS = 5
@@ -17,7 +20,6 @@ def figure(
     causes: Sequence[Mapping[str, Any]],
     releases: Sequence[Mapping[str, Any]],
     totals: Mapping[str, Any],
-    safe: Callable[[object], str],
 ) -> str:
     """Return a figure; empty where nothing died.
 
@@ -25,7 +27,6 @@ def figure(
         causes: rows of ``date``, ``cause`` and ``deaths``.
         releases: rows of ``release`` and ``first``, when it ran first, as ``2026-01-20 14:05``.
         totals: with ``since`` and ``until``, the first and the last day.
-        safe: escapes words.
     """
     counted = [row for row in causes if row["date"]]
     if not counted:
@@ -39,7 +40,7 @@ def figure(
     many = (last - first).days + 1
     bars, highest = _bars(counted, colours, first)
     begun = [row for row in releases if row["first"] and row["first"][:10] > str(first)]
-    lines = [_line(row, first, safe) for row in begun]
+    lines = [_line(row, first) for row in begun]
     shown = [(f"c{colours[cause]}", f"{cause} {n:,}") for cause, n in sums.most_common(_COLOURS)]
     if rest := sum(sums.values()) - sum(n for _, n in sums.most_common(_COLOURS)):
         shown.append((f"c{_COLOURS}", f"others {rest:,}"))
@@ -54,7 +55,7 @@ def figure(
     )
 
 
-def _line(row: Mapping[str, Any], first: date, safe: Callable[[object], str]) -> str:
+def _line(row: Mapping[str, Any], first: date) -> str:
     """Return the mark of a release."""
     hours, _, minutes = row["first"][11:].partition(":")
     day = (date.fromisoformat(row["first"][:10]) - first).days + (int(hours) + int(minutes) / 60) / 24
@@ -78,3 +79,8 @@ def _bars(
             f' height="{height:.2f}"><title>{row["date"]}: {row["deaths"]:,}</title></rect>'
         )
     return bars, highest
+
+
+def safe(words: object) -> str:
+    """Return words as HTML shows them; control characters, and those that turn the direction, as escapes."""
+    return escape(clean(words))

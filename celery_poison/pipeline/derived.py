@@ -247,12 +247,8 @@ class Derived:
         if since is None:
             runs = self._lake.entries(healthy=True)
         else:
-            new = (
-                self._lake.entries(since, healthy=True, columns=["date"])
-                .select("date")
-                .distinct()
-                .toArrow()["date"]
-            )
+            entries = self._lake.entries(since, healthy=True, columns=["date"])
+            new = entries.select("date").distinct().toArrow()["date"]
             begin = pa.scalar(min(since.ms, LAST_MS) * 1000, again["later"].type)
             told = again["date"].filter(pc.greater_equal(again["later"], begin))
             days = [str(date) for date in {*new.to_pylist(), *told.to_pylist()} if date]

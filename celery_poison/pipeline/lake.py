@@ -29,6 +29,8 @@ from celery_poison.pipeline.schema import GAPS, JOURNAL, LAKE, LAST_MS, VERSIONS
 #: The description of a journal that no ingest made.
 GENERATED = "a generated history"
 _PARTITIONS = ("app", "date", "healthy")
+#: Column, comparison and value, all of which must hold.
+Filters = Sequence[tuple[str, str, Any]]
 
 
 class LakeError(PoisonError):
@@ -157,7 +159,7 @@ class Table:
         found = [self.delta.transaction_version(f"{app} {name}") for name in _NAMES]
         return None if found[0] is None else Position(*(0 if n is None else n - 1 for n in found))
 
-    def frame(self, filters: Sequence[tuple[str, str, Any]] = (), columns: Sequence[str] = ()) -> Any:
+    def frame(self, filters: Filters = (), columns: Sequence[str] = ()) -> Any:
         """Return the table as a DataFrame.
 
         The files are fixed now: whatever is committed meanwhile, and what ``maintain`` removes no sooner than
@@ -177,11 +179,11 @@ class Table:
         reader = self._session.read.schema(schema).option("basePath", self.uri)
         return reader.parquet(*paths).select(*schema.names)
 
-    def files(self, filters: Sequence[tuple[str, str, Any]]) -> list[tuple[str, str]]:
+    def files(self, filters: Filters) -> list[tuple[str, str]]:
         """Return what :func:`sink.listed` tells of the files that :meth:`frame` would read, if any."""
         return sink.listed(self.delta, self._uris(filters)) if self.exists else []
 
-    def _uris(self, filters: Sequence[tuple[str, str, Any]]) -> list[str]:
+    def _uris(self, filters: Filters) -> list[str]:
         return list(self.delta.file_uris(file_pruning_predicate=list(filters) or None))
 
     def arrow(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
@@ -332,21 +334,13 @@ class Lake:
             filters.append(("date", ">=", day(since.ms)))
             filters.append(("at", ">=", datetime.fromtimestamp(min(since.ms, LAST_MS) / 1000, UTC)))
         needed = {*columns, "v", "at", "seq"} if columns else ()
-        rows = (
-            self._rows(healthy, filters, sorted(needed))
-            .where(F.col("v").isin(*VERSIONS))
-            .select(*JOURNAL.names)
-        )
+        rows = self._rows(healthy, filters, sorted(needed)).select(*JOURNAL.names)
+        rows = rows.where(F.col("v").isin(*VERSIONS))
         if since is None:
             return rows
         return rows.where(after(since))
 
-    def _rows(
-        self,
-        healthy: bool | None,
-        filters: Sequence[tuple[str, str, Any]] = (),
-        columns: Sequence[str] = (),
-    ) -> Any:
+    def _rows(self, healthy: bool | None, filters: Filters = (), columns: Sequence[str] = ()) -> Any:
         if not self.journal.exists:
             return self.session.createDataFrame([], LAKE)
         asked = [("app", "=", self.app), *filters]

@@ -11,13 +11,11 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from html import escape
 from typing import Any
 
-from celery_poison.basics.text import clean
 from celery_poison.pipeline.backtest import Replayed, as_dict
 from celery_poison.pipeline.blame import ALWAYS, PARTS, SIZES, Ask, anomalies, is_accused, is_worse_by_start
-from celery_poison.pipeline.chart import figure
+from celery_poison.pipeline.chart import figure, safe
 from celery_poison.pipeline.window import Window
 
 #: Of the whole window, and since when each release runs.
@@ -205,10 +203,10 @@ def render(told: Mapping[str, Any]) -> str:
     totals, best = told["totals"], told["recommended"] or {"says": "", "reasons": ()}
     span = f"{totals['since'] or '…'} to {totals['until'] or '…'} (UTC)"
     span = "; ".join(filter(None, (span, told["as_of"])))
-    body = [f'<h1>{_headline(told)}</h1><p class="dim">{_safe(span)}</p>']
+    body = [f'<h1>{_headline(told)}</h1><p class="dim">{safe(span)}</p>']
     if told["left_out"]:
         body += ["<h2>What is missing here</h2>", _items(told["left_out"])]
-    body += [_items(_counts(told)), figure(told["causes"], told["releases"], totals, _safe)]
+    body += [_items(_counts(told)), figure(told["causes"], told["releases"], totals)]
     first = top(told["findings"], _SHOWN)
     body += ["<h2>Findings</h2>", *map(_finding, first)]
     if others := [row for row in told["findings"] if row not in first]:
@@ -216,14 +214,14 @@ def render(told: Mapping[str, Any]) -> str:
         body.append(f"<details><summary>{len(others):,} more findings</summary>{rows}</details>")
     body.append(_items(_compared(told)))
     if best["reasons"]:
-        body += [f"<h2>Policy: {_safe(best['says'])}</h2>", _items(best["reasons"])]
+        body += [f"<h2>Policy: {safe(best['says'])}</h2>", _items(best["reasons"])]
     replayed = sorted(told["backtest"], key=lambda row: (row["innocents"], row["deaths"]))
     replayed = [{**row, "standing": "best" if row["says"] == best["says"] else ""} for row in replayed]
     figures = {**told, "backtest": replayed}
     for name, title, words, columns in _FOLDED:
         if figures[name]:
             table = _table(figures[name], columns.split())
-            body.append(f"<details><summary>{title}</summary><p>{_safe(words)}</p>{table}</details>")
+            body.append(f"<details><summary>{title}</summary><p>{safe(words)}</p>{table}</details>")
     return _PAGE.format(style=_STYLE, body="".join(body))
 
 
@@ -231,10 +229,8 @@ def _headline(told: Mapping[str, Any]) -> str:
     """Return how many died, and what stands out."""
     deaths, found = told["totals"]["deaths"], told["findings"]
     many = {name: sum(row["standing"] == name for row in found) for name in ("guilty", "suspicious")}
-    words = ", ".join(f"{n} {name}" for name, n in many.items() if n)
-    if not deaths:
-        return "Nothing died"
-    return f"{_plural(deaths, 'death')}: {words or 'nothing stands out'}"
+    words = ", ".join(f"{n} {name}" for name, n in many.items() if n) or "nothing stands out"
+    return f"{_plural(deaths, 'death')}: {words}" if deaths else "Nothing died"
 
 
 def _counts(told: Mapping[str, Any]) -> list[str]:
@@ -277,12 +273,12 @@ def _finding(row: Mapping[str, Any]) -> str:
     marks += ", new or worse than before" if row["changed"] else ""
     key, task = str(row["key"]), row["task"]
     of = "of" if row["dimension"] in PARTS else "mostly"
-    named = f" <span>{of} {_safe(task)}</span>" if task and not key.startswith(task) else ""
+    named = f" <span>{of} {safe(task)}</span>" if task and not key.startswith(task) else ""
     says = row["says"].removeprefix(f"{standing}: ") + (f" ({row['causes']})" if row["causes"] else "")
     return (
         f'<article class="{standing}"><h3><span>{_KINDS.get(row["dimension"], row["dimension"])}</span>'
-        f" {_safe(key)}{named}</h3><b>{marks}</b><p>{_safe(says)}</p>"
-        f"<code>{_safe(row['command'])}</code></article>"
+        f" {safe(key)}{named}</h3><b>{marks}</b><p>{safe(says)}</p>"
+        f"<code>{safe(row['command'])}</code></article>"
     )
 
 
@@ -291,7 +287,7 @@ def _plural(count: int, name: str, ending: str = "s") -> str:
 
 
 def _items(sentences: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{_safe(each)}</li>' for each in sentences)}</ul>"
+    return f"<ul>{''.join(f'<li>{safe(each)}</li>' for each in sentences)}</ul>"
 
 
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -299,7 +295,7 @@ def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     names = [name for name in names if any(row.get(name) is not None for row in rows)]
     texts = {name for name in names if any(isinstance(row.get(name), str) for row in rows)}
     kinds = {name: ' class="w"' if name in texts else "" for name in names}
-    lines = ["".join(f"<th{kinds[name]}>{_safe(name.replace('_', ' '))}</th>" for name in names)]
+    lines = ["".join(f"<th{kinds[name]}>{safe(name.replace('_', ' '))}</th>" for name in names)]
     lines += ["".join(f"<td{kinds[name]}>{_number(row.get(name))}</td>" for name in names) for row in rows]
     marks = ["", *(row.get("standing", "") for row in rows)]
     drawn = (f'<tr class="{mark}">{line}</tr>' for mark, line in zip(marks, lines, strict=True))
@@ -309,9 +305,4 @@ def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
 def _number(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
-    return _safe(f"{value:,}" if isinstance(value, int) else str("" if value is None else value))
-
-
-def _safe(words: object) -> str:
-    """Return words as HTML shows them; control characters, and those that turn the direction, as escapes."""
-    return escape(clean(words))
+    return safe(f"{value:,}" if isinstance(value, int) else str("" if value is None else value))

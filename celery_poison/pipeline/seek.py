@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline import sink
-from celery_poison.pipeline.lake import Lake, Position, Table, after, day
+from celery_poison.pipeline.lake import Filters, Lake, Position, Table, after, day
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS
 from celery_poison.pipeline.tables.attempts import LONGEST_MS, is_lone_death
 from celery_poison.pipeline.window import first_ms
@@ -32,7 +32,6 @@ _DAY_MS = 24 * 3_600_000
 #: Nearly all runs share their words with many others.
 _WORDS = ("event", "task", "queue", "worker", "state", "cause", "outcome", "shape", "release")
 
-Filters = Sequence[tuple[str, str, Any]]
 #: By column, the values that are looked for.
 Keys = Mapping[str, Any]
 

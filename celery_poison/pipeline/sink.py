@@ -157,21 +157,17 @@ def _stats(metadata: pq.FileMetaData) -> str:
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for column in map(group.column, range(metadata.num_columns)):
             columns.setdefault(column.path_in_schema, []).append(column.statistics)
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
+    told: dict[str, dict[str, Any]] = {name: {} for name in ("minValues", "maxValues", "nullCount")}
     for name, found in columns.items():
         if "." in name or any(each is None or not each.has_null_count for each in found):
             continue
-        nulls[name] = sum(each.null_count for each in found)
+        told["nullCount"][name] = sum(each.null_count for each in found)
         known = [each for each in found if each.num_values]
         if known and all(each.has_min_max for each in known):
             ends = _in_log(min(each.min for each in known)), _in_log(max(each.max for each in known), 999)
             if None not in ends:
-                least[name], most[name] = ends
-    return json.dumps(
-        {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
-    )
+                told["minValues"][name], told["maxValues"][name] = ends
+    return json.dumps({"numRecords": metadata.num_rows, **told})
 
 
 def _in_log(value: Any, more: int = 0) -> Any:
