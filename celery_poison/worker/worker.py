@@ -408,7 +408,7 @@ class Worker:
             used.close()
         release(self._me.born_as)
         self._plugin.release(self._me.node)
-        if vars(self._app.amqp).get("Connection") is self._connection:
+        if self._connection is not None and vars(self._app.amqp).get("Connection") is self._connection:
             del self._app.amqp.Connection
 
     def _gives_everything_back(self) -> bool:

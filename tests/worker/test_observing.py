@@ -109,3 +109,16 @@ def test_NEW_8_the_brokers_connection_is_celerys_own(new_crew: Callable[..., Cre
         assert tags and not any(boot in tag for tag in tags)
         crew.marks.repair()
         crew.await_that(lambda: crew.marks.count("waits_for_repair", "end") == {1: 1}, "it does not end")
+
+
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["solo", "threads"]))
+def test_NEW_8_a_worker_that_only_observed_leaves_in_peace(
+    new_crew: Callable[..., Crew], redis_url: str, pool: str
+) -> None:
+    crew = new_crew(redis_url, **OBSERVE)
+    with crew.worker(pool=pool) as worker:
+        worker.wait_ready()
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
+        assert worker.stop() == 0, worker.log_text()
+        assert "Traceback" not in worker.log_text()
+    assert not crew.quarantine.queries.workers(1000), "it has not said farewell"
