@@ -99,6 +99,26 @@ def retrying(task: Task, exc: Any = None) -> Iterator[None]:
             carried.pop(id, None)
 
 
+class Runner(NamedTuple):
+    """What a process that runs tasks does around a body; ``worker.child`` has the functions.
+
+    Attributes:
+        enters: whether the body of a run begins now.
+        once: calls the body, or says why not.
+        note_failure: takes what the task has raised.
+        check_ownership: raises where the message of a run that has ended has a new owner.
+        before_retry: returns what a retry carries, and whether there is to be none.
+        tying: ties what is published while it is entered to the success of the task.
+    """
+
+    enters: Callable[[Task], bool]
+    once: Callable[[Task, Callable[..., Any], Any, Any], Any]
+    note_failure: Callable[[Task, Exception], None]
+    check_ownership: Callable[[Task], None]
+    before_retry: Callable[[Task, Exception], tuple[str, bool]]
+    tying: Callable[[Task], AbstractContextManager[None]]
+
+
 class PoisonTask(Task):
     """Base class of guarded tasks: ``@app.task(base=PoisonTask, max_crashes=2)``.
 
@@ -115,8 +135,8 @@ class PoisonTask(Task):
     own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False
-    #: ``worker.child`` in processes that run tasks; ``worker.body`` asks it before and after each body.
-    _runner: ClassVar[Any] = None
+    #: In processes that run tasks; ``worker.body`` asks it before and after each body.
+    _runner: ClassVar[Runner | None] = None
     #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
     #: Looks for tasks of this class when an app is finalized; set by ``guard``, which knows this class.

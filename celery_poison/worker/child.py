@@ -7,7 +7,6 @@ set up here like a pool process (:func:`prepare`); ``sandbox.cell`` is handed th
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -31,7 +30,7 @@ from celery_poison.model import Ended, Start
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.policy import Overrides
 from celery_poison.rules.failures import Failure, carried_after, failure_of
-from celery_poison.task import attempts
+from celery_poison.task import Runner, attempts
 from celery_poison.upstream.requests import (
     MemoryExhausted,
     NeverBegan,
@@ -190,6 +189,16 @@ def before_retry(task: Task, error: Exception) -> tuple[str, bool]:
     if not (policy.keep_failures and run.recorder.diverts(task.name)):
         return "", False
     return carried_after(getattr(task.request, FAILURES, None), failure_of(error)), False
+
+
+RUNNER = Runner(
+    enters=enters,
+    once=once,
+    note_failure=note_failure,
+    check_ownership=check_ownership,
+    before_retry=before_retry,
+    tying=tying,
+)
 
 
 # --- before and after a run --------------------------------------------------------------------------
@@ -416,7 +425,7 @@ def _open_recorder(plugin: Plugin, worker: str, node: str, lease: int) -> Record
     durable = open_durable(settings, ledger, writer)
     recorder = Recorder(settings, ledger.keys, writer, node, plugin.policies, durable)
     lent = Lease(settings.activation_interval, lease)
-    serve(boot_id, Serving(recorder, ledger, lent, contained=True), runner=sys.modules[__name__])
+    serve(boot_id, Serving(recorder, ledger, lent, contained=True), runner=RUNNER)
     # A thread may share no connection with greenlets.
     own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
     keep_child_alive(own, ledger.keys, worker, settings)

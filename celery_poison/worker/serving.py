@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from celery_poison.ledger import Ledger
-from celery_poison.task import PoisonTask
+from celery_poison.task import PoisonTask, Runner
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.recorder import Recorder
 
@@ -31,12 +30,12 @@ class Serving:
 _serving: dict[str, Serving] = {}
 
 
-def serve(boot_id: str, serving: Serving, runner: Any) -> None:
+def serve(boot_id: str, serving: Serving, runner: Runner) -> None:
     """Make this process and its future children run and record the tasks of a worker.
 
     Args:
         boot_id: the one that it began with.
-        runner: ``worker.child``.
+        runner: of ``worker.child``.
     """
     _serving[boot_id] = serving
     PoisonTask._runner = runner
