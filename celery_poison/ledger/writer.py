@@ -25,7 +25,7 @@ from typing import Any
 import redis
 import redis.sentinel
 
-from celery_poison.basics.forking import keep_from_forks, unpatched
+from celery_poison.basics.forking import keep_from_forks, real_thread_starter, unpatched
 from celery_poison.ledger.connection import REDIS_ERRORS
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
@@ -91,6 +91,8 @@ class Writer:
     def send(self, commands: bytes) -> bool:
         """Hand ``commands`` to the kernel; False when the ledger is away (counted in ``failures``)."""
         if self._pid != os.getpid():
+            if self._pid and real_thread_starter() is not None:
+                return False  # forked by a task: its greenlets go on there, and are no part of the worker
             self._adopt_process()
         with self._lock:
             try:
