@@ -55,7 +55,9 @@ WAYS: dict[str, tuple[list[str], dict[str, Any], list[Callable[[Odd, str], None]
 }
 POISONS = {"kill_child": "signal:9", "kill_group": "worker_lost"}
 ALWAYS = [("beat", "kill_group"), ("autoscale", "kill_child"), ("one-task-each", "kill_child")]
-OTHERS = [(way, poison) for way in WAYS for poison in POISONS if (way, poison) not in ALWAYS]
+#: Celery does not hear of a pool process for which somebody else has waited, with the plugin or without.
+UNHEARD = ("reaps-sigchld", "kill_child")
+OTHERS = [(way, poison) for way in WAYS for poison in POISONS if (way, poison) not in [*ALWAYS, UNHEARD]]
 
 
 @pytest.mark.parametrize(("way", "poison"), sampled(ALWAYS, OTHERS))
