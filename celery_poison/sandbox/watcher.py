@@ -198,14 +198,16 @@ class Memory:
             can_confine=self._can_confine and not self.is_confined,
         )
         if step is Step.CONFINE:
-            self._confine(room)
+            self._confine()
         return step
 
-    def _confine(self, room: int) -> None:
+    def _confine(self) -> None:
         """Let the kernel refuse the cell more than what is left, however fast it takes it."""
         with suppress(OSError, ValueError, AttributeError):
             soft, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
-            most = procfs.data(self._pid) + room
+            # In this order: what it takes between both is granted once. And others may take a little, too.
+            held = procfs.data(self._pid)
+            most = held + self._group.room() * 15 // 16
             if soft == resource.RLIM_INFINITY or most < soft:
                 resource.prlimit(self._pid, resource.RLIMIT_DATA, (most, hard))
                 self.is_confined = True
