@@ -187,13 +187,19 @@ class Unacked:
         queues = routes.get((exchange, routing_key))
         if queues is None:
             queues = routes[exchange, routing_key] = self._queues(exchange, routing_key)
-        priority = self._channel._get_message_priority(message, reverse=False)
+        priority = self._priority_of(message)
         keys = [self.prefix + self._channel._q_for_pri(queue, priority) for queue in queues]
         payloads: list[str | bytes] = []
         for _ in queues:
             properties["delivery_tag"] = str(uuid4())
             payloads.append(json.dumps(message))
         return _Move(tag, entry, keys, payloads, json.dumps([mid, queues]))
+
+    def _priority_of(self, message: Any) -> Any:
+        try:
+            return self._channel._get_message_priority(message, reverse=False)
+        except OverflowError:  # infinite, which is JSON to Python
+            return self._channel.default_priority
 
     def _queues(self, exchange: str, routing_key: str) -> list[str]:
         queues = [queue for queue in self._channel._lookup(exchange, routing_key) if queue]
@@ -275,7 +281,7 @@ def _mid(headers: Any, tag: Any) -> str | None:
             return headers[MID] if isinstance(headers.get(MID), str) else None
         mid = identify(headers, tag)
         return mid if is_unique(mid) else None
-    except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
+    except Exception:  # whatever its publisher has written there: it must go back all the same
         return None  # not a task message of ours: nothing on record depends on it
 
 

@@ -54,6 +54,7 @@ class Admission:
 
     Attributes:
         handler: Celery's own ``on_task_received``.
+        refuse: keeps a message of a guarded task of which no notes can be made.
     """
 
     site: Site
@@ -66,6 +67,7 @@ class Admission:
     quarantine_writer: QuarantineWriter
     outcomes: Outcomes
     broadcasts: Broadcasts
+    refuse: Callable[[Any, Exception], object]
 
     def __post_init__(self) -> None:
         # Its own, since every message asks for some of them.
@@ -77,9 +79,12 @@ class Admission:
     def __call__(self, message: Any) -> Any:
         try:
             delivery = self.notes(message)
-        except Exception as error:  # garbage in headers: Celery has its own ways with that
+        except Exception as error:
             self.complain(error)
-            delivery = None
+            if self._is_guarded(message) and not self.settings.observe_only:
+                # No look-up could judge it: let in, it would run past the guard for ever.
+                return self.refuse(message, error)
+            delivery = None  # garbage in headers: Celery has its own ways with that
         if delivery is None:
             return self.handler(message)
         if delivery.is_asked_about:
@@ -91,6 +96,10 @@ class Admission:
 
     def _judge_soon(self, delivery: Delivery) -> None:
         self.background.do_together(self.judge, delivery, partial(self._ledger_away, delivery))
+
+    def _is_guarded(self, message: Any) -> bool:
+        task = names_of(message).get("task")
+        return isinstance(task, str) and task in self.policies
 
     def notes(self, message: Any) -> Delivery | None:
         """Return notes about a message that needs care; None for one that goes straight on."""

@@ -135,6 +135,14 @@ class Unprocessable:
 
         return receive
 
+    def refuse(self, message: Any, error: Exception) -> None:
+        """Keep a message of a guarded task that cannot be looked up; dropped where none are kept."""
+
+        def drop() -> None:  # late: once it is kept, this acknowledges it
+            message.reject_log_error(logger, self.site.loop.consumer.connection_errors)
+
+        self._take(causes.MALFORMED, message, error, drop)
+
     def stand_before_pool(self, consumer: Any) -> None:
         """Stand in for what gives a request to the pool: not every one can be given to it.
 

@@ -295,6 +295,7 @@ class Worker:
         return Admission(
             site=self._site,
             handler=self.unprocessable.around(handler),
+            refuse=self.unprocessable.refuse,
             inflight=self._inflight,
             cells=self.cells,
             pauses=self._pausing.paused,

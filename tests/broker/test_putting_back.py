@@ -136,6 +136,18 @@ def test_EMS_6_what_nobody_can_read_stays_and_stops_nothing(
     assert len(caplog.records) == told, "said once"
 
 
+@pytest.mark.parametrize(
+    ("part", "name"), [("headers", "x-death"), ("properties", "priority"), ("headers", "poison_mid")]
+)
+def test_NEW_5_infinity_of_a_publisher_keeps_no_message_in_unacked(site: Site, part: str, name: str) -> None:
+    site.send(0)
+    (message,) = site.waiting()["a"]
+    message[part][name] = [{"count": float("inf")}] if name == "x-death" else float("inf")
+    site.raw.lset("a", 0, json.dumps(message))
+    assert site.put_back(_dead(site, 1)).count == 1
+    assert site.waiting()["a"] and not site.entries()
+
+
 def test_NEW_5_what_is_no_message_goes_back_to_its_queue_as_somebody_pushed_it(site: Site) -> None:
     boot_id = new_boot_id()
     items = [b"not json", b'\xff, "", "b"', b"[5", b"{}", b'{"properties": 5}', b"", b"[" * 100_000]

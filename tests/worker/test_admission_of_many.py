@@ -42,6 +42,7 @@ class Site:
     def __init__(self, redis_url: str, **checks: Callable[..., Any]) -> None:
         self.handled: list[Any] = []
         self.kept: list[str] = []
+        self.refused: list[Any] = []
         self.marks: list[tuple[str, str]] = []
         self.complaints: list[Exception] = []
         self.ledger = Counted(open_redis(redis_url), Keys("ns"))
@@ -70,6 +71,7 @@ class Site:
                 write=lambda message, mid, start, cause, reason: self.kept.append(f"{mid} {cause} {reason}")
             ),
             "handler": self.handled.append,
+            "refuse": lambda message, error: self.refused.append(message),
             "pauses": Paused(self.ledger),
             "policies": {"t": (Policy(), True)},
             "outcomes": None,
