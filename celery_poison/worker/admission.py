@@ -225,7 +225,7 @@ class Admission:
             return True, recorded.ended
         if not delivery.redelivered and self.inflight.is_reserved(delivery.mid):
             raise Retry(PATIENCE)  # the first of two copies has not begun, and stands nowhere
-        if start is None:
+        if start is None or start.token == delivery.start.token:  # its own: that claim's answer was lost
             return False, Ended.NOT
         if start.worker == self.me.worker:
             return self.inflight.of(start, recorded.ended)

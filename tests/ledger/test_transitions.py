@@ -371,6 +371,13 @@ def test_TP1_8_of_many_deliveries_of_one_message_exactly_one_is_let_in(ledgers: 
         assert sum(wins) == 1
 
 
+def test_NEW_9_a_claim_that_is_sent_again_since_its_answer_was_lost_is_granted_again(
+    ledgers: list[Ledger],
+) -> None:
+    ours, other = start_of("m1", "t1"), start_of("m1", "t2")
+    assert [ledgers[0].claim("m1", b"", start) for start in (ours, ours, other)] == [True, True, False]
+
+
 def test_SAP_2_a_death_reported_by_many_at_once_is_one_strike(ledgers: list[Ledger]) -> None:
     for number in range(25):
         mid = f"m{number}"
