@@ -17,9 +17,9 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from celery.utils.log import get_logger
 from celery.worker.state import active_requests, reserved_requests
@@ -31,12 +31,21 @@ from celery_poison.model import Ended, Phase, Start
 
 logger = get_logger("celery_poison")
 
+T = TypeVar("T")
+
 #: Ended starts that are remembered, and that a Redis is told again which may have forgotten them: a copy
 #: comes back within seconds or not at all.
 MEMORY = 20_000
 
 #: Messages of which it is known that they were received here, twice as many at most.
 MET = 5_000
+
+
+def _unchanged(read: Callable[[], T]) -> T:
+    """Return what is read of sets that other threads change: again where one did so meanwhile."""
+    while True:
+        with suppress(RuntimeError):
+            return read()
 
 
 class InFlight:
@@ -88,9 +97,8 @@ class InFlight:
 
     def tags_in_use(self) -> set[str]:
         """Return the delivery tags of what has begun, or whose fate is being decided; from any thread."""
-        while True:
-            with suppress(RuntimeError):  # another thread changed them meanwhile
-                return {str(request.message.delivery_tag) for request in (*active_requests, *self.undecided)}
+        held = _unchanged(lambda: (*active_requests, *self.undecided))
+        return {str(request.message.delivery_tag) for request in held}
 
     def is_in_pool(self, token: str) -> bool:
         return token in self._in_pool
@@ -104,8 +112,8 @@ class InFlight:
         return any(request.mid == mid for request in self.in_pool())
 
     def is_reserved(self, mid: str) -> bool:
-        """Whether a delivery of a message waits here for its turn."""
-        waiting = set(reserved_requests) - set(active_requests)
+        """Whether a delivery of a message waits here for its turn; from any thread."""
+        waiting = _unchanged(lambda: set(reserved_requests) - set(active_requests))
         return any(mid_of(request.request_dict) == mid for request in waiting if "id" in request.request_dict)
 
     def left_pool(self, token: str, *, ended_well: bool) -> None:

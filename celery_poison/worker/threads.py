@@ -176,6 +176,8 @@ class Background:
         Args:
             job: is given at most ``TOGETHER`` items, and returns for each of them None or an error; it raises
                 only before it has done anything.
+            unavailable: asked when Redis is away: False gives the item up. After any other error it is tried
+                again, after a growing pause: nothing has been judged.
         """
         self._put(0.0, job, unavailable, FIRST_PAUSE, item)
 
@@ -242,7 +244,8 @@ class Background:
         self._complain(error)
         if not is_away and isinstance(error, PoisonError):
             return  # it was refused, and would be again
-        if entry.unavailable is None or entry.unavailable():
+        unavailable = entry.unavailable if is_away or entry.item is None else None
+        if unavailable is None or unavailable():
             self._put(
                 entry.pause, entry.job, entry.unavailable, min(2 * entry.pause, LONGEST_PAUSE), entry.item
             )

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import redis
+from celery.worker.state import reserved_requests
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.queries import Queries
@@ -46,6 +47,29 @@ def test_EMS_8_a_message_that_runs_here_is_known_whatever_is_on_record() -> None
     assert known.is_running("m") and not known.is_running("other")
     known.left_pool("t1", ended_well=False)
     assert not known.is_running("m")
+
+
+class Reserved:
+    """A reserved request; ``beside``: one that arrives on the event loop while this one is read."""
+
+    def __init__(self, mid: str, beside: object = None) -> None:
+        self.beside, self.request_dict = beside, {"id": "i", "task": "t", "poison_mid": mid}
+
+    def __hash__(self) -> int:
+        if (arrives := self.beside) is not None and len(reserved_requests):
+            self.beside = None
+            reserved_requests.add(arrives)
+        return id(self)
+
+
+def test_TP1_8_what_waits_here_is_found_although_requests_arrive_meanwhile() -> None:
+    arrives = Reserved("other")
+    reads = Reserved("m", arrives)
+    reserved_requests.add(reads)
+    try:
+        assert InFlight().is_reserved("m") and arrives in reserved_requests
+    finally:
+        reserved_requests.difference_update({reads, arrives})
 
 
 def test_a_start_that_ended_badly_does_not_stand_in_the_way() -> None:
