@@ -16,12 +16,12 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
-from celery_poison.decide import Action, Facts, Verdict, judge
-from celery_poison.errors import LedgerUnavailable
+from celery_poison.decide import Action, Verdict, judge
+from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import MID, VERDICT, is_unique
 from celery_poison.ledger.messages import MessageState
 from celery_poison.ledger.policies import Paused, Scope
-from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
+from celery_poison.model import ALONE, Ended, Phase, Start
 from celery_poison.quarantine.stored import original, pack
 from celery_poison.rules.destinations import ACTOR
 from celery_poison.sandbox.pool import Cells
@@ -29,10 +29,18 @@ from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.lease import Lease
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import Delivery, home_of, needs_care, note_delivery, settle_identity
+from celery_poison.worker.receive import (
+    Delivery,
+    facts_of,
+    home_of,
+    needs_care,
+    note_delivery,
+    settle_identity,
+)
 from celery_poison.worker.resync import Resync
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry
@@ -66,6 +74,7 @@ class Admission:
     resync: Resync
     quarantine_writer: QuarantineWriter
     outcomes: Outcomes
+    lease: Lease
     broadcasts: Broadcasts
     refuse: Callable[[Any, Exception], object]
 
@@ -158,6 +167,8 @@ class Admission:
             try:
                 if claim := self._judge_one(delivery, recorded):
                     claims.append((delivery, claim))
+            except StaleDelivery:  # somebody was faster than the look-up
+                errors[delivery.start.token] = Retry(PATIENCE)
             except Exception as error:
                 errors[delivery.start.token] = error
         errors |= self._claim(claims)
@@ -181,6 +192,8 @@ class Admission:
         self.resync.heard_from(recorded.run_id)
         if pause := self.resync.window.patience:
             raise Retry(pause)  # somebody may be about to tell again that it runs there
+        if self._is_doubtful(delivery):
+            raise Retry(PATIENCE)
         foreign, ended = self._earlier_start(delivery, recorded)
         facts = facts_of(delivery, recorded, foreign, ended)
         verdict = judge(facts, delivery.limits(trials=self.settings.has_trials))
@@ -374,6 +387,10 @@ class Admission:
             # Its copy may come to another worker, and must not wait there for this claim.
             self.outcomes.never_started(delivery, put_back=True)
             return
+        if self._is_doubtful(delivery):
+            # It stood still since its claim: its mark would replace the entry of who has the message now.
+            self._judge_soon(delivery)
+            return
         message = delivery.message
         message.poison = delivery
         delivery.forget_trial_queue()
@@ -388,25 +405,18 @@ class Admission:
         self.handler(message)
         delivery.close_mark(self.recorder)  # it did not go to the pool: it waits for its time
 
+    def _is_doubtful(self, delivery: Delivery) -> bool:
+        """Whether this worker may have been taken for dead."""
+        return not self.settings.observe_only and self.lease.is_doubtful(delivery.start.token)
+
     def _refuse(self, delivery: Delivery, cause: str, reason: str) -> None:
         verdict = Verdict(Action.QUARANTINE, cause, reason)
-        self.background.do(partial(self._quarantine, delivery, verdict))
 
+        def keep() -> None:
+            try:
+                self._quarantine(delivery, verdict)
+            except StaleDelivery:  # it has a newer start: what becomes of this copy is judged again
+                delivery.start = delivery.start.in_phase(Phase.CLAIMED)
+                self._judge_soon(delivery)
 
-def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, ended: Ended) -> Facts:
-    """Put together what the verdict is made on."""
-    parked = recorded.parked
-    return Facts(
-        history=recorded.history,
-        foreign_start=foreign_start,
-        ended=ended,
-        kept=recorded.kept,
-        release=delivery.release,
-        last_release=recorded.release,
-        park=delivery.park,
-        last_park=parked.number if parked else 0,
-        finished=parked is not None and parked.state is ParkingState.FINISHED,
-        payload_bytes=delivery.start.payload_bytes,
-        blocked=delivery.blocked,
-        gate_closed=recorded.gate_closed,
-    )
+        self.background.do(keep)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from celery_poison.decide import Facts
 from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
 from celery_poison.ledger.messages import MessageState
-from celery_poison.model import NO_HISTORY, Ended, History, Limits, Phase, Start
+from celery_poison.model import NO_HISTORY, Ended, History, Limits, ParkingState, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.rules.failures import last_trouble
 from celery_poison.task import Attempt
@@ -114,6 +115,25 @@ def attempt_of(delivery: Delivery) -> Attempt:
         on_trial=delivery.alone,
         last_cause=cause,
         found=found,
+    )
+
+
+def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, ended: Ended) -> Facts:
+    """Put together what the verdict is made on."""
+    parked = recorded.parked
+    return Facts(
+        history=recorded.history,
+        foreign_start=foreign_start,
+        ended=ended,
+        kept=recorded.kept,
+        release=delivery.release,
+        last_release=recorded.release,
+        park=delivery.park,
+        last_park=parked.number if parked else 0,
+        finished=parked is not None and parked.state is ParkingState.FINISHED,
+        payload_bytes=delivery.start.payload_bytes,
+        blocked=delivery.blocked,
+        gate_closed=recorded.gate_closed,
     )
 
 

@@ -303,6 +303,7 @@ class Worker:
             resync=self._resync,
             quarantine_writer=self._quarantine_writer,
             outcomes=self._outcomes,
+            lease=self._lease,
             broadcasts=self.broadcasts,
         )
 

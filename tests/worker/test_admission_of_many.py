@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_poison.headers import identify
+from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.policies import Paused
@@ -20,6 +21,7 @@ from celery_poison.settings import Settings
 from celery_poison.testing import wait_until
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.lease import Lease
 from celery_poison.worker.threads import Background
 from tests.sites import on_site
 
@@ -39,7 +41,9 @@ class Counted(Ledger):
 class Site:
     """As much of a worker as messages meet on their way in, with a real ledger."""
 
-    def __init__(self, redis_url: str, **checks: Callable[..., Any]) -> None:
+    def __init__(
+        self, redis_url: str, settings: Settings | None = None, policies: Any = None, **checks: Any
+    ) -> None:
         self.handled: list[Any] = []
         self.kept: list[str] = []
         self.refused: list[Any] = []
@@ -50,7 +54,7 @@ class Site:
         tokens = iter(range(10_000))
         parts: dict[str, Any] = {
             "loop": SimpleNamespace(call_in_loop=lambda call: call(), epoch=1),
-            "settings": Settings(),
+            "settings": settings or Settings(),
             "ledger": self.ledger,
             "background": self.background,
             "complain": self.complaints.append,
@@ -73,18 +77,22 @@ class Site:
             "handler": self.handled.append,
             "refuse": lambda message, error: self.refused.append(message),
             "pauses": Paused(self.ledger),
-            "policies": {"t": (Policy(), True)},
+            "policies": policies or {"t": (Policy(), True)},
             "outcomes": None,
+            "lease": Lease(10.0),
             "broadcasts": lambda message: False,
         }
         self.inflight = parts["inflight"]
         self.admission = on_site(Admission, **parts)
 
+    def delivery_info(self, redelivered: bool) -> Any:
+        return {"routing_key": "q", "redelivered": redelivered}
+
     def receive(self, number: int, *, redelivered: bool, **headers: Any) -> None:
         self.admission(
             SimpleNamespace(
                 headers={"id": f"i{number}", "task": "t", "poison_mid": f"m{number}", **headers},
-                delivery_info={"routing_key": "q", "redelivered": redelivered},
+                delivery_info=self.delivery_info(redelivered),
                 queue_name="q",
                 content_type="application/json",
                 body=b"[[], {}, {}]",
@@ -97,8 +105,8 @@ class Site:
 def site(redis_url: str) -> Iterator[Callable[..., Site]]:
     made: list[Site] = []
 
-    def make(**checks: Callable[..., Any]) -> Site:
-        made.append(Site(redis_url, **checks))
+    def make(settings: Settings | None = None, **checks: Any) -> Site:
+        made.append(Site(redis_url, settings, **checks))
         return made[-1]
 
     yield make
@@ -117,6 +125,69 @@ def test_NEW_9_two_hundred_redelivered_messages_cost_four_round_trips(site: Call
     assert Counted.trips - before == 4 and not here.complaints
     claimed = {mid for mid, _, _ in Queries(here.ledger).running()}
     assert claimed == {f"m{number}" for number in range(COUNT)}
+
+
+def test_NEW_5_a_message_of_which_no_notes_can_be_made_is_let_in_only_where_its_task_is_not_guarded(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Site, "delivery_info", lambda *about: None)
+    here = site()
+    here.receive(1, redelivered=True)
+    assert len(here.refused) == len(here.complaints) == 1 and not here.handled
+    here.receive(2, redelivered=True, task="not guarded")
+    assert len(here.refused) == 1 and len(here.handled) == 1
+    observing = site(Settings(observe_only=True))
+    observing.receive(3, redelivered=True)
+    assert observing.handled and not observing.refused
+
+
+def test_NEW_9_a_claim_whose_answer_was_lost_does_not_stand_in_its_own_way(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = site(Settings(fail_open=False))
+    claim, lost = here.ledger.claim_many, [LedgerUnavailable("the answer is lost")]
+
+    def loses_the_first_answer(claims: Any) -> list[bool]:
+        granted = claim(claims)
+        _raise_each(lost)
+        return granted
+
+    monkeypatch.setattr(here.ledger, "claim_many", loses_the_first_answer)
+    here.receive(1, redelivered=True)
+    here.background.start()
+    wait_until(lambda: here.handled, timeout=20, what="it waits for itself")
+    assert not lost and [mid for mid, _, _ in Queries(here.ledger).running()] == ["m1"]
+
+
+def test_NEW_9_an_error_nobody_foresaw_lets_no_message_in_unjudged(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, errors = site(), [RuntimeError("?")]
+    is_running = here.inflight.is_running
+    monkeypatch.setattr(here.inflight, "is_running", lambda mid: _raise_each(errors) or is_running(mid))
+    here.receive(1, redelivered=True)
+    here.background.start()
+    wait_until(lambda: here.handled, timeout=60, what="it is judged again")
+    assert not errors and [mid for mid, _, _ in Queries(here.ledger).running()] == ["m1"], "it is claimed"
+
+
+def test_EMS_8_a_delivery_that_lost_its_message_while_it_was_judged_is_judged_again(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = site(policies={"t": (Policy(max_payload_bytes=1), True)})
+    write, errors = here.admission.quarantine_writer.write, [StaleDelivery("it has a newer start")]
+    monkeypatch.setattr(
+        here.admission.quarantine_writer, "write", lambda *about: _raise_each(errors) or write(*about)
+    )
+    here.receive(1, redelivered=True)
+    here.background.start()
+    wait_until(lambda: here.kept, timeout=20, what="it was dropped, and not acknowledged")
+    assert not errors and not here.complaints
+
+
+def _raise_each(errors: list[Any]) -> None:
+    if errors:
+        raise errors.pop()
 
 
 def test_TP1_8_of_two_copies_in_one_batch_one_is_let_in(site: Callable[..., Site]) -> None:

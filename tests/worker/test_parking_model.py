@@ -25,8 +25,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Parked, Start, StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack
-from celery_poison.worker.admission import facts_of
-from celery_poison.worker.receive import Delivery, needs_care, note_delivery
+from celery_poison.worker.receive import Delivery, facts_of, needs_care, note_delivery
 from tests import sampled
 
 M, TASK_ID = "m", "id"

@@ -235,6 +235,15 @@ def test_NEW_5_what_is_kept_and_nobody_heard_of_it_is_kept_once(
     assert len(Quarantine(site.app).list()) == 1
 
 
+def test_NEW_5_what_admission_refuses_is_kept_as_malformed(new_site: Callable[..., Site]) -> None:
+    site = new_site()
+    message = site.receive(UNKNOWN.replace(b"nowhere", b"task"))
+    assert site.requested and not Quarantine(site.app).list()
+    site.unprocessable.refuse(message, ValueError("no notes"))
+    (kept,) = Quarantine(site.app).list()
+    assert (kept.id, kept.cause) == ("i", "malformed") and "no notes" in kept.reason
+
+
 def test_NEW_5_switched_off_it_leaves_celery_alone(new_site: Callable[..., Site]) -> None:
     site = new_site(keep_unprocessable=0)
     assert site.receive(UNKNOWN).acknowledged and not Quarantine(site.app).list()

@@ -12,9 +12,10 @@ from kombu.asynchronous import Hub
 
 from celery_poison.model import Phase
 from celery_poison.settings import Settings
+from celery_poison.worker import lease as lease_module
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.dispatcher import Dispatcher
-from celery_poison.worker.lease import Lease
+from celery_poison.worker.lease import Lease, clock
 from celery_poison.worker.processes import hear_of_begun
 from celery_poison.worker.receive import note_delivery
 from celery_poison.worker.rejoin import Rejoin
@@ -31,6 +32,7 @@ class Stub:
             task_consumer=SimpleNamespace(channel=channel), hub=None, pool=None
         )
         self.lease, self.dropped, self.handled = Lease(10.0), list[Any](), list[Any]()
+        self.judged, self.marked = list[Any](), list[str]()
         me = SimpleNamespace(issued=1)
         self.cleanup = on_site(Rejoin, loop=self.loop, lease=self.lease, me=me)
         parts: dict[str, Any] = {
@@ -40,8 +42,11 @@ class Stub:
                 never_started=lambda delivery, put_back: self.dropped.append((delivery, put_back))
             ),
             "inflight": SimpleNamespace(let_in=lambda token: None),
-            "recorder": SimpleNamespace(mark=lambda mid, start: None),
+            "recorder": SimpleNamespace(mark=lambda mid, start: self.marked.append(mid)),
             "checker": SimpleNamespace(must_ask=lambda *about: False),
+            "settings": Settings(),
+            "lease": self.lease,
+            "background": SimpleNamespace(do_together=lambda job, item, away: self.judged.append(item)),
         }
         self.admission = on_site(Admission, **parts)
 
@@ -67,6 +72,19 @@ def test_NEW_9_a_delivery_that_was_judged_while_its_channel_closed_is_not_let_in
     assert bool(worker.handled) is not lost
     assert worker.dropped == ([(delivery, True)] if lost else []), "its claim is taken back"
     assert worker.lease.is_void("b.1") == lost, "and what is in the pool and has not begun is refused"
+
+
+def test_EMS_8_a_worker_that_stood_still_since_its_claim_writes_no_mark_over_anothers_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, now = Stub(object()), clock()
+    delivery = _delivery(worker.loop.epoch)
+    monkeypatch.setattr(lease_module, "clock", lambda: now + 11.0)
+    worker.admission.let_in(delivery)
+    assert worker.judged == [delivery] and not worker.marked and not worker.handled
+    worker.lease.confirmed(now + 11.0)
+    worker.admission.let_in(delivery)
+    assert worker.handled and worker.marked
 
 
 def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -> None:
