@@ -28,7 +28,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Ended, Incident, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.doubts import LATELY, Blow
-from celery_poison.upstream.requests import success_was_stored
+from celery_poison.upstream.results import StoredResults
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -90,6 +90,7 @@ class Recovery:
         self._ledger = ledger
         self._queries = Queries(ledger)
         self._plugin = plugin_of(app)
+        self._results = StoredResults()
         #: Starts of workers that nobody knows, and when they were first seen here.
         self._orphans: dict[str, float] = {}
         #: Boot ids that nobody knows, and under which messages lay unacknowledged, at the last sweep.
@@ -163,7 +164,7 @@ class Recovery:
             "history": self._queries.history(start.id) if asks_history else NO_HISTORY,
             "child_lives": lives,
             "blow": replace(blow, ran_s=ran_s, starts=start.deliveries),
-            "succeeded": task is not None and success_was_stored(task, start.id, start.at_ms),
+            "succeeded": task is not None and self._results.has_success(task, start.id, start.at_ms),
         }
 
     def _interrupt(self, mid: str, start: Start, death: _Death, end: EndOfStart = NOTHING) -> None:

@@ -147,7 +147,9 @@ def of_the_tracer(error: Exception, *, goes_back: bool) -> Exception:
     return BodyNotReached(repr(error))
 
 
-def success_was_stored(task: Any, id: str, began_ms: int, *, ignored: bool | None = None) -> bool:
+def success_was_stored(
+    task: Any, id: str, began_ms: int, *, ignored: bool | None = None, backend: Any = None
+) -> bool:
     """Return whether SUCCESS is stored for task ``id`` by a start; False where that cannot be known.
 
     An id may be used again: what was stored before the start began is an earlier message's.
@@ -156,13 +158,15 @@ def success_was_stored(task: Any, id: str, began_ms: int, *, ignored: bool | Non
         task: the registered task, whose backend is asked.
         began_ms: when the start began, in ms by the clock of its machine; 0: that is not known.
         ignored: whether this message's result is ignored; default: as the task says.
+        backend: that is asked; default: the task's, of the calling thread.
     """
     if task.ignore_result if ignored is None else ignored:
         return False
     try:
-        if task.backend.as_uri() == "rpc://":  # results lie in the caller's own queue
+        backend = backend or task.backend
+        if backend.as_uri() == "rpc://":  # results lie in the caller's own queue
             return False
-        meta = task.backend._get_task_meta_for(id)
+        meta = backend._get_task_meta_for(id)
         return meta["status"] == states.SUCCESS and 0 < began_ms <= _ms(meta["date_done"])
     except Exception:
         return False

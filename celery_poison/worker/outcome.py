@@ -27,7 +27,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Limits, Start
 from celery_poison.quarantine.stored import original, pack
 from celery_poison.rules.failures import Failure
-from celery_poison.upstream.requests import success_was_stored
+from celery_poison.upstream.results import StoredResults
 from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight
 from celery_poison.worker.lease import Lease, rejoins_before
@@ -88,6 +88,7 @@ class Outcomes:
 
     def __post_init__(self) -> None:
         self._me = self.site.me  # asked at each acknowledgement
+        self._results = StoredResults()
 
     # --- somebody or something is to blame -----------------------------------------------------
 
@@ -118,7 +119,7 @@ class Outcomes:
         if what.settlement is Settlement.PARK:
             return self._park(case)
         may_have_finished = what.settlement is not Settlement.ROLL_BACK and what.cause != causes.NOT_REACHED
-        stored = partial(success_was_stored, request.task, request.id, start.at_ms)
+        stored = partial(self._results.has_success, request.task, request.id, start.at_ms)
         if may_have_finished and stored(ignored=request.ignore_result):
             return self._tell(case, partial(_finished_after_all, request))
         try:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from celery_poison.headers import identify
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.headers import identify
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.policies import Paused
