@@ -301,6 +301,7 @@ class WorkerRecord(Record):
         troubled_at: when either was raised last.
         forgotten_at: when it found that its Redis had forgotten it: emptied, or an older copy.
         guarded_tasks, unguarded_tasks: how many tasks it guards; names of those that it does not.
+        observed_tasks: names of guarded ones that it only observes, since they acknowledge early.
         noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
         heard_at: when it last polled its broker, received a message or had no room for one; None: not known.
         room: how many suspects more could begin there; cells: how trials there are less than they might be.
@@ -324,6 +325,7 @@ class WorkerRecord(Record):
     forgotten_at: float | None = None
     guarded_tasks: int = 0
     unguarded_tasks: tuple[str, ...] = ()
+    observed_tasks: tuple[str, ...] = ()
     noticed_by: str = "heartbeat"
     heard_at: float | None = None
     room: int = 0

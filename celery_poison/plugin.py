@@ -191,6 +191,12 @@ class Plugin:
         return task is None or isinstance(task, PoisonTask)
 
     @property
+    def observed(self) -> list[str]:
+        """Names of guarded tasks whose messages cannot be diverted: they acknowledge early."""
+        found = self.policies.items()
+        return sorted(name for name, (_, diverts) in found if not diverts and not name.startswith(OURS))
+
+    @property
     def unguarded(self) -> list[str]:
         """Names of the tasks that are not guarded, Celery's own left out."""
         tasks = list(self.app.tasks.items())

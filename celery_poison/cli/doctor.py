@@ -41,6 +41,7 @@ _VERIFY = "name who signed the server's certificate: ssl_ca_certs in the URL, or
 _START = "start Redis, or correct poison_redis_url"
 _SPOOLED = "see that Redis takes writes, and run a worker on this machine: it brings them to quarantine"
 _TRIALS = "see docs/known-limits.md, Trials: what differs there, and why"
+_EARLY = "decorate them with @guarded, or set task_acks_late = True, if they are safe to run again"
 _DATABASE = "create its table, start the database, or correct poison_outbox_database; see docs/outbox.md"
 _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 _WORDS = {"FAIL": "failed", "warn": "with a warning", "ok": "well"}
@@ -117,7 +118,8 @@ def examine(app: Celery) -> Iterator[Finding]:
         )
         yield Finding("settings", str(error), cure, broken=True)
         return
-    yield Finding("settings", f"namespace {settings.namespace}")
+    only = ", observe only (poison_observe_only): nothing is diverted" if settings.observe_only else ""
+    yield Finding("settings", f"namespace {settings.namespace}{only}")
     yield _check_hooks()
     try:
         with clear_errors("examining Redis"):
@@ -164,9 +166,10 @@ def _check_tasks(plugin: Plugin) -> Finding:
     if not policies:
         cure = "put @guarded on tasks, or set poison_guard_all=True"
         return Finding("tasks", "no task of this app is guarded", cure)
-    observed = sum(not diverts for _, diverts in policies.values())
-    said = f"{len(policies)} guarded" + (f", {observed} of them only observed" if observed else "")
-    return Finding("tasks", said)
+    if observed := plugin.observed:
+        said = f"{len(policies) - len(observed)} guarded, {len(observed)} only observed ({some_of(observed)})"
+        return Finding("tasks", f"{said}: they acknowledge early, and cannot be quarantined", _EARLY)
+    return Finding("tasks", f"{len(policies)} guarded")
 
 
 def _check_owner(app: Celery, queries: Queries) -> Finding:

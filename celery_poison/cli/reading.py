@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shlex
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 import click
@@ -26,6 +26,7 @@ from celery_poison.basics.text import (
     short,
     utc,
 )
+from celery_poison.cli.next_acts import acts_on, decision
 from celery_poison.cli.output import (
     ROWS,
     answer_records,
@@ -50,7 +51,8 @@ from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine, story
 from celery_poison.quarantine.arguments import redacted
-from celery_poison.quarantine.body import decoded, preview
+from celery_poison.quarantine.body import BodyBroken, BodyRefused, decoded, preview
+from celery_poison.quarantine.failing import canvas_in
 from celery_poison.quarantine.search import By, Filter, Group
 from celery_poison.quarantine.story import Detail
 from celery_poison.states import State, kept_state
@@ -245,7 +247,9 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     if record.arguments:
         console.echo(f"arguments: {clean(record.arguments)}")
     print_wrapped(near_paths(f"{story.STANDING[record.state]} {detail.story}"), "", 0)
-    acts = _next(record)
+    if told := _waits(stored):
+        print_wrapped(told, "", 0)
+    acts = acts_on(record, observe_only=detail.observe_only)
     _section(console, "next", acts)
     _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])
     for title, rows in story.failure_rows(detail.failure):
@@ -258,8 +262,17 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
         console.echo("\nThe message itself is gone for good: it was purged.")
     elif record.state != State.DLVD:
         console.echo("\nThe message itself is with the broker: only quarantine keeps headers and body.")
-    if acts:
-        say(f"next: {acts[0][0]}", err=True)
+    usual = decision(record) if record.state == State.NDLV and not record.sent_at else ""
+    if usual or acts:
+        say(f"usually: {usual}" if usual else f"next: {acts[0][0]}", err=True)
+
+
+def _waits(stored: StoredMessage | None) -> str:
+    """Return which chord waits for a message, as far as its body can be read here; else the empty string."""
+    with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):
+        if stored is not None and isinstance(chord := canvas_in(stored).get("chord"), dict):
+            return f"A chord waits for it: {chord.get('task')}."
+    return ""
 
 
 def _history(console: Any, history: Sequence[story.Entry]) -> None:
@@ -282,52 +295,6 @@ def _message(console: Any, app: Celery, task: str, stored: StoredMessage) -> Non
     redact = plugin_of(app).settings.redact
     for line in preview(stored, lambda value: redacted(app, redact, task, value)):
         console.echo(f"  {line}")
-
-
-def _next(record: MessageRecord) -> list[tuple[str, object]]:
-    """Return what to type about it, and what that does."""
-    id = argument(short(record.id))
-    if record.state == State.NDLV and record.sent_at:
-        gone = (
-            f"celery -A proj worker -Q {shlex.quote(record.destination)}",
-            "run what is in that queue, on probation",
-        )
-        return [gone, (command(f"poison discard {id}"), "give it up: a worker that gets it drops it")]
-    if record.state == State.NDLV:
-        return [(command(f"poison {act.format(id=id)}"), what) for act, what in _acts(record.cause)]
-    if record.edited_to:
-        return [(command(f"poison show {argument(record.edited_to)}"), "its changed copy")]
-    if record.state == State.FAIL and record.resolution == "discarded":
-        return [(command(f"poison restore {id}"), "bring it back into quarantine")]
-    if record.state in (State.FAIL, State.DLVD):
-        return []
-    acts = [("fail", "give it up now: whoever waits for it gets a failure"), ("discard", "give it up now")]
-    if record.state == State.TBDL and not record.probation:
-        acts.insert(0, ("release", "try it now, on probation"))
-    told = [(command(f"poison {verb} {id}"), what) for verb, what in acts] if record.candidate else []
-    return [*told, (command("poison list --candidates"), "")]
-
-
-def _acts(cause: str) -> list[tuple[str, str]]:
-    """Return what may be done about a message in quarantine, and what that does."""
-    if cause in causes.UNPROCESSABLE:
-        return [
-            ("release {id}", "once a worker can read it: back to its queue"),
-            ("discard {id}", "give it up"),
-        ]
-    change = ("edit --set NAME=VALUE {id}", "the same with other arguments")
-    if cause == causes.FAILURE:
-        return [
-            ("release {id}", "once repaired: back to its queue, and its result is overwritten"),
-            change,
-            ("discard {id}", "give it up: whoever waits for it was told when it failed"),
-        ]
-    return [
-        ("release {id}", "once repaired: back to its queue, where it runs alone"),
-        change,
-        ("fail {id}", "give it up: whoever waits for it gets a failure"),
-        ("block --like {id}", "stop others like it when they arrive"),
-    ]
 
 
 def _facts(record: MessageRecord) -> list[tuple[str, object]]:

@@ -74,14 +74,14 @@ def _tell(console: Any, seen: Overview) -> None:
 def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
     if seen.observe_only or seen.would_quarantine:
         kinds = (f"{number} {causes.short(cause)}" for cause, number in seen.would_quarantine.items())
-        yield "observed", f"would have been quarantined: {', '.join(kinds) or 'nothing yet'}"
-    yield "quarantine", count_of(seen.quarantined, "message") + " (NDLV)"
+        yield "observed", f"would have been quarantined so far: {', '.join(kinds) or 'nothing'}"
+    yield "quarantine", count_of(seen.quarantined, "message")
     if seen.leaving:
         yield "leaving", f"{count_of(seen.leaving, 'message')} that leave by themselves; show ID tells when"
-    yield "given up", count_of(seen.failed, "message") + " (FAIL)"
+    yield "given up", count_of(seen.failed, "message")
     yield "candidates", _suspects_line(seen)
-    yield "running", f"{seen.running} (DLNG)"
-    yield "parked", f"{count_of(seen.parked, 'message')} (TBDL)"
+    yield "running", count_of(seen.running, "message")
+    yield "parked", f"{count_of(seen.parked, 'message')} that wait for an earlier run to end"
     if (stuck := seen.stranded).total:
         kinds = (f"{number} {kind}" for kind, number in stuck.counts.items() if number)
         yield "stuck", f"nobody works on {count_of(stuck.total, 'message')}: {', '.join(kinds)}"
@@ -104,8 +104,7 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
     yield "gate", gate_line(seen.gate)
     yield "workers", f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
     if seen.alive:
-        named = some_of(seen.unguarded_tasks) or "no task"
-        yield "unguarded", f"{named}; {count_of(seen.guarded_tasks, 'task')} guarded"
+        yield "tasks", _tasks_line(seen)
     unguarded, errors = count_of(seen.unguarded, "task"), count_of(seen.ledger_errors, "ledger error")
     yield "errors", f"{unguarded} ran unguarded, {errors}"
     yield "monitor", seen.monitor or "nobody"
@@ -113,10 +112,21 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
     yield "ledger", f"{seen.ledger}, namespace {seen.namespace}"
 
 
+def _tasks_line(seen: Overview) -> str:
+    observed, unguarded = seen.observed_tasks, seen.unguarded_tasks
+    told = [f"{max(0, seen.guarded_tasks - len(observed))} guarded"]
+    if observed:
+        told.append(f"{len(observed)} only observed, since they acknowledge early ({some_of(observed)})")
+    told.append(f"{len(unguarded)} unguarded{f' ({some_of(unguarded)})' if unguarded else ''}")
+    return ", ".join(told)
+
+
 def _suspects_line(seen: Overview) -> str:
     if not seen.candidates:
         return "0"
     since = f"; the oldest for {span(seen.at - seen.suspected_since)}" if seen.suspected_since else ""
+    if seen.observe_only:
+        return f"{seen.candidates}, only observed: they run as Celery runs them{since}"
     waiting = seen.candidates - seen.on_trial
     decide = "; `fail`, `discard` or `release` ID need not wait for a verdict"
     return f"{seen.candidates}: {seen.on_trial} on trial, {waiting} waiting{since}{decide}"
@@ -263,7 +273,7 @@ def _alone_line(alone: Mapping[str, int]) -> str:
         return ""
     of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
     died = count_of(sum(alone.values()), "task process")
-    return f"{died} died alone, since the ledger began: {of}; {command('poison groups')}"
+    return f"{died} died alone, since the ledger began: {of}; {command('poison journal tail')}"
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:

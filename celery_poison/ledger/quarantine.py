@@ -94,10 +94,10 @@ class QuarantineTransitions(Caller):
 
     def would_quarantine(
         self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
-    ) -> None:
-        """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
+    ) -> bool:
+        """Journal and count a conviction of which nothing comes; False where it was told of before."""
         words: dict[str, Any] = {"mid": mid, "start": start, "cause": cause, "reason": reason}
-        self.call("would_quarantine", **words, known=packed(known))
+        return self.call("would_quarantine", **words, known=packed(known))[0] is Code.OK
 
     def note_repair(self, ends: bool = False) -> None:
         """Note that somebody begins to put groups right, or has done it: who dies meanwhile has not."""

@@ -199,6 +199,10 @@ class Queries(Messages, Groups, _Fleet):
         return {name: value.decode(errors="replace") for name, value in found if value is not None}
 
 
+def _names(joined: str) -> tuple[str, ...]:
+    return tuple(filter(None, joined.split(",")))
+
+
 def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> WorkerRecord:
     raw = as_text(row)
     return WorkerRecord(
@@ -219,7 +223,8 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         troubled_at=seconds(raw.get("troubled_at")),
         forgotten_at=seconds(raw.get("forgotten_at")),
         guarded_tasks=int(raw.get("guarded_tasks") or 0),
-        unguarded_tasks=tuple(raw["unguarded_tasks"].split(",")) if raw.get("unguarded_tasks") else (),
+        unguarded_tasks=_names(raw.get("unguarded_tasks", "")),
+        observed_tasks=_names(raw.get("observed_tasks", "")),
         heard_at=(beat - int(raw["quiet_ms"])) / 1000 if raw.get("quiet_ms") else None,
         room=int(raw.get("room") or raw.get("concurrency") or 0),  # an older version does not tell
         cells=raw.get("cells", ""),

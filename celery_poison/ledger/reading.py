@@ -221,6 +221,14 @@ class Messages(Reader):
             for lineage, (state, place) in zip(lineages, places, strict=True):
                 yield MessageRecord.from_hash({**lineage, "reason": place}, state)
 
+    def observed(self) -> list[MessageRecord]:
+        """Return what was convicted and goes on (``poison_observe_only``): most deaths first, at most 100."""
+        with clear_errors("reading candidates"):
+            ids: Any = self._client.zrange(self._keys.candidates, 0, _FIRST_FLAGGED - 1)
+        lineages = self._lineages(id.decode("utf-8", "replace") for id in ids)
+        found = [MessageRecord.from_hash(row, State.TBDL) for row in lineages if row.get("observed")]
+        return sorted(found, key=lambda record: -record.crashes)
+
     def suspected(self, ids: Sequence[str]) -> list[MessageRecord]:
         """Return what is known of the last death of each task id, if anything is."""
         return [MessageRecord.from_hash(row, State.TBDL) for row in self._lineages(ids)]

@@ -68,6 +68,7 @@ class Overview:
         gate: the fleet gate: whether deaths convict at this moment.
         observe_only: whether this app only observes (``poison_observe_only``).
         would_quarantine: cause -> messages that would have been quarantined while it did.
+        observed: those of them that go round still, the most deaths first.
         last_worker: which worker has ended or died last, and when; empty where none has.
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
@@ -103,6 +104,7 @@ class Overview:
     gate: GateRecord
     observe_only: bool
     would_quarantine: dict[str, int]
+    observed: list[MessageRecord]
     workers: list[WorkerRecord]
     last_worker: str
     monitor: str
@@ -121,7 +123,8 @@ class Overview:
         if self.faults:
             return Level.BROKEN
         blocked = any(lane.blocked for lane in self.outbox)
-        waits = self.quarantined or self.proposal or self.asked or blocked or self.unsent or self.held
+        decisions = self.quarantined or self.observed or self.proposal or self.asked
+        waits = decisions or blocked or self.unsent or self.held
         return Level.DECIDE if waits else Level.WELL
 
     @property
@@ -137,6 +140,7 @@ class Overview:
                 task = f"task {oldest.task}, " if oldest.task else ""  # not every message names one
                 about = f" ({which}, {task}{causes.short(oldest.cause)})"
             told.append(f"{self.quarantined} {need} a decision{about}")
+        told += self._observing
         if self.proposal:
             told.append("a proposal of the pipeline needs a decision")
         if self.asked:
@@ -151,13 +155,27 @@ class Overview:
         if self.faults:
             more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
             told.append(f"broken: {self.faults[0]}{more}")
-        return told or [f"all is well: {count_of(self.alive, 'worker')}, nothing in quarantine"]
+        workers = count_of(self.alive, "worker")
+        if self.observe_only:
+            return told or [f"observing: {workers}, no message would be in quarantine now"]
+        return told or [f"all is well: {workers}, nothing in quarantine"]
+
+    @property
+    def _observing(self) -> list[str]:
+        """What would be in quarantine at this moment if it were not only observed."""
+        if not self.observed:
+            return []
+        worst, number = self.observed[0], count_of(len(self.observed), "message")
+        which = "most deaths: " if len(self.observed) > 1 else ""
+        about = f"{which}{worst.task}, {causes.short(worst.cause)}, {count_of(worst.crashes, 'death')}"
+        return [f"observing: {number} would be in quarantine ({about})"]
 
     @property
     def next(self) -> list[str]:
         """What to type now."""
         typed = ["poison groups"] if self.quarantined > 1 else []
         typed += [f"poison show {argument(short(self.oldest.id))}"] if self.oldest else []
+        typed += [f"poison show {argument(short(record.id))}" for record in self.observed[:1]]
         typed += ["poison pipeline publish --show"] if self.proposal else []
         typed += [f"poison resume --queue {shlex.quote(held.queue)}" for held in self.held]
         typed += ["poison outbox status"] if any(lane.blocked for lane in self.outbox) else []
@@ -191,6 +209,11 @@ class Overview:
         return sorted({name for worker in self.workers if worker.alive for name in worker.unguarded_tasks})
 
     @property
+    def observed_tasks(self) -> list[str]:
+        """Names of guarded tasks that some living worker only observes, since they acknowledge early."""
+        return sorted({name for worker in self.workers if worker.alive for name in worker.observed_tasks})
+
+    @property
     def unguarded(self) -> int:
         """Tasks that ran lately while the ledger was away or refused their starts."""
         return sum(worker.unguarded for worker in self._troubled)
@@ -207,7 +230,7 @@ class Overview:
     def as_dict(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""
         shown = asdict(self)
-        del shown["stranded"]
+        del shown["stranded"], shown["observed"]
         shown["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
         own = ("level", "next", "states", "guarded_tasks", "unguarded_tasks", "unguarded", "ledger_errors")
         return {
@@ -254,6 +277,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         gate=queries.gate(),
         observe_only=settings.observe_only,
         would_quarantine=queries.would_quarantine(),
+        observed=queries.observed() if settings.observe_only else [],
         workers=workers,
         last_worker=last_ended(queries),
         monitor=queries.monitor(),

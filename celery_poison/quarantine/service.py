@@ -128,7 +128,8 @@ class Service(Releasing):
             return Detail(remembered(entries), entries, None)
         entries = self.history(record.mid if record.quarantined_at else record.id)
         if record.state not in (State.NDLV, State.FAIL):
-            return Detail(record, entries, None)
+            observe_only = plugin_of(self._app).settings.observe_only
+            return Detail(record, entries, None, observe_only=observe_only)
         raw = self._row(record.mid)
         stored = None if "sent_at" in raw else stored_message(raw)
         copy = self._copy_of(record)

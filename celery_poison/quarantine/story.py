@@ -26,6 +26,7 @@ class Detail(NamedTuple):
         stored: the original message, if it lies in the ledger and not with the broker.
         failure: what its attempts raised, if it is kept for that.
         copy: what is known of its changed copy, if a person has made one.
+        observe_only: nothing comes of its deaths (``poison_observe_only``).
     """
 
     record: MessageRecord
@@ -33,13 +34,20 @@ class Detail(NamedTuple):
     stored: StoredMessage | None
     failure: KeptFailure | None = None
     copy: Detail | None = None
+    observe_only: bool = False
 
     @property
     def story(self) -> str:
         """What happened to the message, how it ended if it has, and what became of its changed copy."""
         ended = how_it_ended(self.history) if self.record.state == State.DLVD else ""
-        copy = f"Of the copy: {STANDING[self.copy.record.state]} {self.copy.story}" if self.copy else ""
-        return " ".join(filter(None, (ended, why(self.record), copy)))
+        copy = f"Of the copy: {STANDING[self.copy.record.state]} {self.copy._own}" if self.copy else ""
+        return " ".join(filter(None, (ended, why(self.record, observe_only=self.observe_only), copy)))
+
+    @property
+    def _own(self) -> str:
+        """What happened to a copy: its counts and causes are the original's, if it has ended well."""
+        ended = how_it_ended(self.history) if self.record.state == State.DLVD else ""
+        return ended or self.story
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``show --json`` prints, but for the body."""
@@ -93,8 +101,8 @@ def how_it_ended(history: Sequence[Entry]) -> str:
     )
 
 
-def why(record: MessageRecord) -> str:
-    """Return in plain language what happened to a message."""
+def why(record: MessageRecord, *, observe_only: bool = False) -> str:
+    """Return in plain language what happened to a message, or would have happened."""
     sentences = []
     if record.cause:
         sentences.append(f"It {describe(record.cause)}.")
@@ -105,7 +113,7 @@ def why(record: MessageRecord) -> str:
         sentences.append(f"It was put back {_times(record.failures)}.")
     if record.reason and describe(record.cause) not in record.reason:
         sentences.append(f"Reason: {clean(record.reason)}.")
-    sentences += _standing(record)
+    sentences += _standing(record, observe_only)
     return " ".join(filter(None, sentences))
 
 
@@ -118,7 +126,11 @@ def _deaths(record: MessageRecord) -> str:
     return f"Killed {count_of(record.crashes, 'process')}." if record.crashes > 1 else ""
 
 
-def _standing(record: MessageRecord) -> Iterator[str]:
+_SUSPECTED = "It is a candidate: it runs alone, and one more death may convict it."
+_OBSERVED = "It is only observed (poison_observe_only): it goes on as in plain Celery."
+
+
+def _standing(record: MessageRecord, observe_only: bool) -> Iterator[str]:
     if record.resolution:
         note = f" ({clean(record.note)})" if record.note else ""
         yield f"{record.resolution.capitalize()} by {clean(record.actor) or 'a person'}{note}."
@@ -136,7 +148,7 @@ def _standing(record: MessageRecord) -> Iterator[str]:
     elif record.probation:
         yield "It was released: one more death brings it straight back."
     elif record.candidate and record.state in ("TBDL", "DLNG"):
-        yield "It is a candidate: it runs alone, and one more death may convict it."
+        yield _OBSERVED if observe_only else _SUSPECTED
     if record.edited_to:
         yield f"Its changed copy is {clean(record.edited_to)}."
     if record.edited_from:

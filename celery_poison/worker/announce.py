@@ -62,17 +62,16 @@ _EVENTS = {
 def greet(app: Celery) -> None:
     """Say in one line what is guarded from now on, and where the ledger is."""
     plugin = plugin_of(app)
-    guarded, others = plugin.guarded, plugin.unguarded
-    left_out = f" (not: {some_of(others)})" if others else ""
-    seen = ", observed only" if plugin.settings.observe_only else ""
+    guarded, observed, others = plugin.guarded, plugin.observed, plugin.unguarded
+    told = [f"{guarded - len(observed)} of {count_of(guarded + len(others), 'task')} guarded"]
+    told += [f"{len(observed)} only observed ({some_of(observed)})"] if observed else []
+    told += [f"not: {some_of(others)}"] if others else []
+    told += ["observe only"] if plugin.settings.observe_only else []
     logger.log(
         INFO if guarded else WARNING,
-        "celery_poison %s: %d of %s guarded%s%s, ledger %s, namespace %s",
+        "celery_poison %s: %s, ledger %s, namespace %s",
         version(),
-        guarded,
-        count_of(guarded + len(others), "task"),
-        left_out,
-        seen,
+        ", ".join(told),
         without_secrets(plugin.ledger_url),
         plugin.settings.namespace,
     )

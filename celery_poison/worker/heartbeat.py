@@ -104,6 +104,7 @@ class Payload:
             "machine": plugin.settings.node or os.environ.get("POISON_NODE", "")[:100],
             "guarded_tasks": plugin.guarded,
             "unguarded_tasks": ",".join(plugin.unguarded[:NAMED]),
+            "observed_tasks": ",".join(plugin.observed[:NAMED]),
         }
 
     def now(self) -> dict[str, str | int]:

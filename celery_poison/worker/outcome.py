@@ -232,7 +232,7 @@ class Outcomes:
                 return
             verdict = convict(recorded.history, start.limits, gate_closed=recorded.gate_closed)
             if verdict is not None:
-                keep(verdict.cause, verdict.reason)
+                keep(verdict.cause, verdict.reason, has_died=True)
 
     def _record(self, case: Case) -> RecordedEnd:
         start, what, mid = case.start, case.what, case.request.mid

@@ -204,11 +204,19 @@ class QuarantineWriter:
         with suppress(LedgerUnavailable):  # it is kept
             self._room.make()
 
-    def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
-        """Note what would become of a message, with ``poison_observe_only``."""
+    def would_quarantine(
+        self, message: Any, mid: str, start: Start, cause: str, reason: str, *, has_died: bool = False
+    ) -> None:
+        """Note what would become of a message, with ``poison_observe_only``.
+
+        Args:
+            has_died: just now, so that it is logged again. What comes back after that is the same news.
+        """
         fields = self.journal_fields(message, start.task)
-        self.site.ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=fields)
-        logger.warning("celery_poison: Task %s[%s] would be quarantined: %s", start.task, start.id, reason)
+        new = self.site.ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=fields)
+        if new or has_died:
+            said = "celery_poison: Task %s[%s] would be quarantined: %s"
+            logger.warning(said, start.task, start.id, reason)
 
     def journal_fields(self, message: Any, task: str, evidence: Evidence = NO_EVIDENCE) -> Known:
         """Return what the journal tells about a message of this worker beside its start."""

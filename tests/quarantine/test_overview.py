@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_poison.model import Start
 from celery_poison.quarantine.overview import FADED, Level, Overview, overview
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
@@ -97,9 +98,37 @@ def test_a_redis_that_came_back_empty_is_told_though_its_workers_live(
 
 def test_unguarded_names_the_tasks_that_are_not_guarded(console: Console, keeper: Keeper) -> None:
     _beat(keeper, guarded_tasks=3, unguarded_tasks="app.mail,app.ping")
-    assert "unguarded   app.mail, app.ping; 3 tasks guarded\n" in console.out("status")
+    assert "tasks       3 guarded, 2 unguarded (app.mail, app.ping)\n" in console.out("status")
     seen = console.json("status")
     assert (seen["guarded_tasks"], seen["unguarded_tasks"]) == (3, ["app.mail", "app.ping"])
+
+
+def test_tasks_that_acknowledge_early_are_named_as_only_observed(console: Console, keeper: Keeper) -> None:
+    _beat(keeper, guarded_tasks=3, observed_tasks="app.early,app.soon")
+    told = "1 guarded, 2 only observed, since they acknowledge early (app.early, app.soon), 0 unguarded\n"
+    assert told in console.out("status")
+
+
+def test_NEW_8_a_poison_that_is_only_observed_is_the_first_line_and_needs_a_decision(
+    new_fleet: Callable[..., Fleet], redis_url: str
+) -> None:
+    fleet = new_fleet(redis_url, poison_observe_only=True)
+    keeper, console = Keeper(fleet.app), Console(fleet.app)
+    _beat(keeper)
+    assert _first_line(console) == "observing: 1 worker, no message would be in quarantine now"
+    for number in range(3):
+        start = Start.of(f"b.{number}", WORKER, "i1234567", "fleet.thumbnail")
+        keeper.ledger.crash("m1", start, cause="signal:9", shared=False)
+    assert keeper.ledger.would_quarantine("m1", start, cause="signal:9", reason="two deaths")
+    assert not keeper.ledger.would_quarantine("m1", start, cause="signal:9", reason="three deaths")
+    said = console.run("status", "--check", status=1).stdout
+    told = "observing: 1 message would be in quarantine (fleet.thumbnail, SIGKILL, 3 deaths)"
+    assert said.splitlines()[0] == told
+    assert "poison show i1234567" in said and "need not wait" not in said
+    shown = console.run("show", "i1234567").output
+    assert "It is only observed (poison_observe_only)" in shown and "one more death" not in shown
+    assert "poison fail" not in shown and "poison journal tail" in shown
+    keeper.close()
 
 
 def _seen_after(fleet: Fleet, keeper: Keeper, seconds: float) -> Overview:

@@ -1,0 +1,105 @@
+"""What a person may type about one message, what that does, and what is usually decided."""
+
+from __future__ import annotations
+
+import shlex
+
+from celery_poison import causes
+from celery_poison.basics.text import argument, command, short
+from celery_poison.model import MessageRecord
+from celery_poison.states import State
+
+_GIVE_UP = ("fail {id}", "give it up: its caller gets a failure")
+_DISCARD = ("discard {id}", "give it up, and report nothing")
+_CHANGE = ("edit --set NAME=VALUE {id}", "the same with other arguments")
+_READ = ("show --raw {id}", "its body, byte for byte")
+
+#: Cause -> what is usually right, as in docs/howto/playbook.md.
+DECISIONS = {
+    causes.OOM: "give it more memory or a smaller input, then release",
+    causes.MEMORY_ERROR: "give it more memory or a smaller input, then release",
+    causes.SYSTEM_EXIT: "repair the code, then release",
+    causes.TIME_LIMIT: "raise the limit or repair the task, then release",
+    causes.WORKER_LOST: "look at how its container ended: out of memory? Then release or fail",
+    causes.FROZEN: "look at the machine, then release",
+    causes.RECEIVE: "read it before you release it",
+    causes.PAYLOAD: "ask its producer; discard or fail",
+    causes.FAILURES: "repair the service that it waits for, then release",
+    causes.REJECTED: "repair the task, then release",
+    causes.FAILURE: "repair the task, then release",
+    causes.REQUESTED: "the reason above says what its task wants",
+    causes.BLOCKED: "decide about the rule first; it has not run",
+    causes.UNKNOWN: "read the worker's log at that time",
+    causes.UNKNOWN_TASK: "deploy workers that know the task, then release; or discard",
+    causes.UNDECODABLE: "repair the producer or accept_content, then release; or discard",
+    causes.MALFORMED: "repair the producer, then discard",
+    causes.NOT_A_TASK: "find its sender, then discard",
+    causes.QUEUE_FULL: "release when there is room",
+}
+
+
+def decision(record: MessageRecord) -> str:
+    """Return what is usually right about a message in quarantine."""
+    cause = record.cause
+    if cause == "signal:9":
+        return "find what killed it: most likely the task itself; repair, then release, or fail"
+    if cause.startswith(("signal:", "exit:")):
+        return "repair the code or the input, then release; or fail"
+    return DECISIONS.get(cause, "")
+
+
+def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[str, str]]:
+    """Return what to type about a message, and what that does.
+
+    Args:
+        observe_only: nothing is diverted (``poison_observe_only``), so that nothing can be taken out either.
+    """
+    id = argument(short(record.id))
+    if record.state == State.NDLV and record.sent_at:
+        gone = (
+            f"celery -A proj worker -Q {shlex.quote(record.destination)}",
+            "run what is in that queue, on probation",
+        )
+        return [gone, (command(f"poison discard {id}"), "give it up: a worker that gets it drops it")]
+    if record.state == State.NDLV:
+        return [(command(f"poison {act.format(id=id)}"), what) for act, what in _of_kept(record.cause)]
+    if record.edited_to:
+        return [(command(f"poison show {argument(record.edited_to)}"), "its changed copy")]
+    if record.state == State.FAIL and record.resolution == "discarded":
+        return [(command(f"poison restore {id}"), "bring it back into quarantine")]
+    if record.state in (State.FAIL, State.DLVD):
+        return []
+    if observe_only:
+        return [(command("poison journal tail"), "what has happened lately")]
+    acts = [("fail", _GIVE_UP[1].replace("up:", "up now:")), ("discard", "give it up now")]
+    if record.state == State.TBDL and not record.probation:
+        acts.insert(0, ("release", "try it now, on probation"))
+    told = [(command(f"poison {verb} {id}"), what) for verb, what in acts] if record.candidate else []
+    return [*told, (command("poison list --candidates"), "")]
+
+
+def _of_kept(cause: str) -> list[tuple[str, str]]:
+    """Return what may be done about a message in quarantine, and what that does."""
+    if cause in (causes.MALFORMED, causes.NOT_A_TASK):
+        return [_READ, _DISCARD]
+    if cause in causes.UNPROCESSABLE:
+        return [("release {id}", "once a worker can read it: back to its queue"), _DISCARD]
+    if cause == causes.BLOCKED:
+        return [
+            ("block --list", "the rules; one of them stopped it"),
+            ("unblock --like {id}", "end a rule for messages like it; --task NAME ends one for a task"),
+            ("release {id}", "run it all the same"),
+            _GIVE_UP,
+        ]
+    if cause == causes.FAILURE:
+        return [
+            ("release {id}", "once repaired: back to its queue, and its result is overwritten"),
+            _CHANGE,
+            ("discard {id}", "give it up: its caller was told when it failed"),
+        ]
+    return [
+        ("release {id}", "once repaired: back to its queue, where it runs alone"),
+        _CHANGE,
+        _GIVE_UP,
+        ("block --like {id}", "stop others like it when they arrive"),
+    ]
