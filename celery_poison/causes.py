@@ -171,7 +171,8 @@ class Evidence:
         by_ms: when it was first seen to be gone, or else the verdict: it died between both. In milliseconds
             since 1970, by Redis' clock.
         used_kb: memory in use then by all that shares the limit, in KiB.
-        limit_of: whose ``limit_kb`` is: ``group`` (the control group's) or ``machine``.
+        limit_of: whose ``limit_kb`` is: ``group`` (the control group's) or ``machine``; also of one process
+            ``trial`` (``poison_trial_memory_limit``).
         near_limit: at least nine tenths of the limit were used.
         asked: name of the signal by which it had been asked to leave; empty also when that came otherwise.
         asked_ms: how long before its end it was asked, at most; None: it was not, or had no time to say so.
@@ -248,7 +249,8 @@ class Evidence:
         """Return what the evidence says, in plain words; the empty string for nothing."""
         told = [self._who_sent_it()]
         if self.rss_kb:
-            limit = f" (limit {self.limit_kb / 1024:,.0f})" if self.limit_kb else ""
+            whose = ", poison_trial_memory_limit" if self.limit_of == "trial" else ""
+            limit = f" (limit {self.limit_kb / 1024:,.0f} MiB{whose})" if self.limit_kb else ""
             told.append(f"Memory: peak {self.rss_kb / 1024:,.0f} MiB{limit}.")
         if self.stack and self.recursion:
             told.append(f"Its functions called each other without end, at last {self.stack[0]}.")

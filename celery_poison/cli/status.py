@@ -259,7 +259,9 @@ def incidents(ctx: click.Context, limit: int) -> None:
     title = count_of(len(found), "worker death") + (" shown" if len(found) == limit else "")
     title += f", recovery goes on after {open_ones} of them" if open_ones else ""
     newest = f"incident={found[0].incident}" if found else ""
-    hint = f"next: {command(f'poison list --candidates --filter {newest}')}"
+    # What it flagged is a candidate until its trial is over; the guilty are in quarantine then.
+    which = "--candidates " if queries.candidate_ids() else ""
+    hint = f"next: {command(f'poison list {which}--filter {newest}')}"
     answer_table(found, headings, _incident_row, "no worker has died", fit=True, title=title)
     if alone:
         print_wrapped(alone, "", 0)

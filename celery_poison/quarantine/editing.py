@@ -83,7 +83,7 @@ def changed_call(call: Call, change: Change, task: Any) -> Call:
     """
     args = list(call.args if change.args is None else change.args)
     kwargs = dict(call.kwargs if change.kwargs is None else change.kwargs)
-    positional, accepts = _parameters(task)
+    positional, accepts, named = _parameters(task)
     for name, value in change.values.items():
         if name in kwargs:
             kwargs[name] = value
@@ -92,12 +92,18 @@ def changed_call(call: Call, change: Change, task: Any) -> Call:
         elif accepts(name):
             kwargs[name] = value
         else:
-            raise IllegalTransition(f"it is called without an argument {name!r}, and its task has none")
+            raise IllegalTransition(_unknown(task, name, named))
     return Call(args, kwargs, call.embed)
 
 
-def _parameters(task: Any) -> tuple[list[str], Callable[[str], bool]]:
-    """Return the names of positional parameters, and what tells whether a name may be given."""
+def _unknown(task: Any, name: str, named: list[str]) -> str:
+    if task is None:
+        return f"it is called without an argument {name!r}, and this app has no such task that could take it"
+    return f"{task.name} has no argument {name!r}; it has: {', '.join(named) or 'none'}"
+
+
+def _parameters(task: Any) -> tuple[list[str], Callable[[str], bool], list[str]]:
+    """Return the positional names, what tells whether a name may be given, and the names that may be."""
     try:
         found = inspect.signature(task.run).parameters.values() if task is not None else ()
     except (TypeError, ValueError):
@@ -107,7 +113,8 @@ def _parameters(task: Any) -> tuple[list[str], Callable[[str], bool]]:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     any_name = inspect.Parameter.VAR_KEYWORD in kinds.values()
     positional = [name for name, kind in kinds.items() if kind in by_position]
-    return positional, lambda name: any_name or kinds.get(name) in by_name
+    named = [name for name, kind in kinds.items() if kind in by_name]
+    return positional, lambda name: any_name or name in named, named
 
 
 def check_fits(task: Any, call: Call) -> None:

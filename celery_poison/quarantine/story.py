@@ -111,6 +111,8 @@ def why(record: MessageRecord, *, observe_only: bool = False) -> str:
     sentences.append(_deaths(record))
     if record.failures:
         sentences.append(f"It was put back {_times(record.failures)}.")
+    if record.releases and record.state == State.NDLV:
+        sentences.append(f"It was released {_times(record.releases)}, and came back.")
     if record.reason and describe(record.cause) not in record.reason:
         sentences.append(f"Reason: {clean(record.reason)}.")
     sentences += _standing(record, observe_only)

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from celery_poison.basics import procfs
 from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.sandbox.cell import boxed, take
 from celery_poison.sandbox.nursery import Nursery, pair
-from celery_poison.sandbox.trial import NEVER, Death, Host, Job, Trial, error_of, info_of
+from celery_poison.sandbox.trial import NEVER, Death, Host, Job, Trial, error_of, info_of, story_of
 
 logger = get_logger("celery_poison")
 
@@ -229,8 +230,10 @@ class Running:
             logger.warning("celery_poison: %s is tried again, alone: memory is short", name)
         if not trial.begun or trial.is_pressed:
             return False
-        logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), death)
+        logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), story_of(trial, death))
         evidence = self._host.explain(self.pid, death)
+        if death.why and 0 < trial.order.limit < death.peak:
+            evidence = replace(evidence, limit_kb=trial.order.limit >> 10, limit_of="trial")
         # On the event loop, where it is known whether it was revoked.
         self._report(lambda: trial.failed(info_of(error_of(trial, death, evidence))))
         if trial.overdue:

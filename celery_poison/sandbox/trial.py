@@ -217,8 +217,13 @@ class Death:
 
     def __str__(self) -> str:
         watcher = "; its watcher was killed with it" if self.status is None else ""
-        memory = f"; at most {self.peak >> 20} MiB of memory" if self.peak else ""
-        return f"its cell {causes.describe(self.cause)}{watcher}{memory}"
+        memory = f"; peak {self.peak >> 20} MiB" if self.peak else ""
+        return f"died again alone: {causes.short(self.cause)}{watcher}{memory}"
+
+
+def story_of(trial: Trial, death: Death) -> str:
+    """Return how a trial ended: its cell is killed, too, when it has met its hard time limit."""
+    return f"met its hard time limit of {trial.hard:g} s" if trial.overdue and trial.hard else str(death)
 
 
 def error_of(trial: Trial, death: Death, evidence: Evidence) -> Exception:

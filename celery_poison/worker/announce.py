@@ -113,7 +113,9 @@ class Announcer:
 
     def quarantined(self, record: MessageRecord) -> None:
         id, task, reason = record.id, record.task, record.reason
-        told = [f"Task {task}[{id}] of queue {record.queue} is in quarantine now: {reason}"]
+        name = f"Task {task}[{id}]" if task else f"Message {id}"
+        why = f"it {reason}" if reason.startswith(causes.describe(record.cause)) else reason
+        told = [f"{name} of queue {record.queue} is in quarantine now: {why}"]
         if source := record.evidence.source:
             told.append(f"in {source}")
         if record.arguments:

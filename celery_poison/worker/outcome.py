@@ -17,6 +17,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.basics.text import clean
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict
@@ -142,7 +143,7 @@ class Outcomes:
         verdict = convict(recorded.history, limits, gate_closed=recorded.gate_closed)
         if verdict is not None:
             # At once: nobody may consume its queue soon (WAS-7).
-            self._keep(case, verdict.cause, verdict.reason)
+            self._keep(case, verdict.cause, verdict.reason + _raised_last(case, verdict.cause))
         elif case.what.settlement is Settlement.ROLL_BACK:
             grown = pause_before(recorded.history.failures, self.site.settings.rollback_pause)
             self._put_back_after(case, getattr(case.error, "countdown", 0.0) or grown)
@@ -361,6 +362,12 @@ class Outcomes:
 def pause_before(failures: int, first: float) -> float:
     """Return the seconds before a message is put back for this time: each pause is twice the last."""
     return min(first * 2.0 ** min(failures - 1, 20), max(first, LONGEST_PAUSE))
+
+
+def _raised_last(case: Case, cause: str) -> str:
+    """Return what the last of many put-backs was for, where the task has raised something."""
+    is_told = cause == causes.FAILURES and case.what.settlement is Settlement.ROLL_BACK
+    return f"; last: {clean(repr(case.error))[:200]}" if is_told and case.error is not None else ""
 
 
 def _has_history(request: Any) -> bool:

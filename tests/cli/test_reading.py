@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from celery import chord
 from kombu.compression import compress
 
 from celery_poison.causes import Evidence
@@ -449,3 +450,36 @@ def test_NEW_6_since_and_between_choose_by_the_time_in_quarantine_wherever_a_fil
         (("--between", "2h", "4h"), "the earlier one"),
     ):
         assert said in console.run("list", *wrong, status=2).stderr
+
+
+def test_NEW_5_what_is_no_task_is_not_offered_a_release(
+    console: Console, keeper: Keeper, fleet: Fleet
+) -> None:
+    fleet.send("healthy", 1)
+    mid = keeper.keep(keeper.receive(), "not_a_task", crashes=0)
+    result = console.run("show", mid)
+    assert "poison release" not in result.output and "poison discard" in result.output
+    assert result.output.splitlines()[-1] == "usually: find its sender, then discard"
+
+
+def test_what_was_blocked_is_shown_with_the_rules_and_not_with_another_block(
+    console: Console, keeper: Keeper
+) -> None:
+    mid = keeper.send_and_keep("fleet.healthy", 1, cause="blocked", crashes=0)
+    out = console.out("show", mid)
+    assert "poison block --list" in out and "poison unblock --like" in out
+    assert "poison block --like" not in out
+
+
+def test_show_names_the_chord_that_waits(console: Console, keeper: Keeper, fleet: Fleet) -> None:
+    healthy = fleet.app.tasks["fleet.healthy"]
+    chord([healthy.s(1)], healthy.si(2)).apply_async()
+    mid = keeper.keep(keeper.receive())
+    assert "A chord waits for it: fleet.healthy." in console.out("show", mid)
+
+
+def test_what_came_back_after_a_release_says_so(console: Console, keeper: Keeper) -> None:
+    mid = keeper.send_and_keep("fleet.healthy", 1)
+    assert "came back" not in console.out("show", mid)
+    keeper.ledger.client.hset(keeper.ledger.keys.message(mid), "releases", 1)
+    assert "It was released once, and came back." in console.out("show", mid)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from celery_poison import causes, decide, headers, signals
+from celery_poison.cli.next_acts import decision
 from celery_poison.decide import Action, End, Facts, judge
 from celery_poison.ledger import Keys, scripts
-from celery_poison.model import Ended, History, Limits, Phase, Start
+from celery_poison.model import Ended, History, Limits, MessageRecord, Phase, Start
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.states import State
 from celery_poison.worker import inspecting
@@ -278,6 +279,16 @@ def test_every_cause_has_a_sentence_of_its_own_and_a_place() -> None:
     # What kills, why nobody is to blame, why a message is kept that killed nobody; or a bound that was met.
     of_runs = causes.NOBODYS_FAULT | causes.NO_CONVICTIONS | {*causes.DEATHS}
     assert CAUSES - of_runs == {causes.FAILURES, causes.QUEUE_FULL, causes.NOT_REACHED}
+
+
+def test_show_names_a_usual_decision_for_every_cause_of_the_playbook() -> None:
+    causes = [
+        word for row in rows(section(text("howto/playbook.md"), "All causes")) for word in row[0].split(", ")
+    ]
+    assert len(causes) > 20
+    for cause in causes:
+        record = MessageRecord(id="i", mid="m", state=State.NDLV, cause=cause.strip("`").replace(":N", ":3"))
+        assert decision(record), cause
 
 
 def test_the_playbook_has_every_cause_with_which_a_message_may_be_in_quarantine() -> None:

@@ -119,6 +119,7 @@ def test_NEW_2_a_suspect_that_eats_its_memory_is_stopped_and_the_cause_is_told(
         assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"]
     (kept,) = court.quarantine.list()
     assert kept.cause == "oom"
+    assert (kept.evidence.limit_kb, kept.evidence.limit_of) == ((200 << 20) >> 10, "trial")
 
 
 def test_NEW_1_only_a_death_alone_convicts_however_many_were_shared(court: Court) -> None:

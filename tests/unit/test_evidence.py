@@ -65,7 +65,10 @@ def test_NEW_2_unknown_is_said_to_be_unknown(
 
 
 def test_memory_is_told_by_its_peak_and_its_limit() -> None:
-    assert Evidence(rss_kb=47_104, limit_kb=24_684_544).sentence() == "Memory: peak 46 MiB (limit 24,106)."
+    told = Evidence(rss_kb=47_104, limit_kb=24_684_544).sentence()
+    assert told == "Memory: peak 46 MiB (limit 24,106 MiB)."
+    told = Evidence(rss_kb=292_864, limit_kb=262_144, limit_of="trial").sentence()
+    assert told == "Memory: peak 286 MiB (limit 256 MiB, poison_trial_memory_limit)."
     assert Evidence(rss_kb=1_258_291).sentence() == "Memory: peak 1,229 MiB."
 
 
