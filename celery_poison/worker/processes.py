@@ -253,8 +253,8 @@ class Exits:
             pid: of the process that ran it, if it has begun.
         """
         if isinstance(error, TaskDied) and error.evidence is not None:
-            found = error.evidence  # a trial's may have a limit of its own
-            return found if found.limit_of else replace(found, limit_kb=self._kills.limit_kb)
+            known = error.evidence  # a trial's may have a limit of its own
+            return known if known.limit_of else replace(known, limit_kb=self._kills.limit_kb)
         if not pid or pid == os.getpid():
             return NO_EVIDENCE
         found = self._ended.pop(pid, None) if isinstance(error, WorkerLostError) else None
