@@ -95,7 +95,7 @@ def _of_kept(cause: str) -> list[tuple[str, str]]:
         return [
             ("release {id}", "once repaired: back to its queue, and its result is overwritten"),
             _CHANGE,
-            ("discard {id}", "give it up: its caller was told when it failed"),
+            ("discard {id}", "give it up: its caller knows since it failed"),
         ]
     return [
         ("release {id}", "once repaired: back to its queue, where it runs alone"),

@@ -287,7 +287,9 @@ def test_show_names_a_usual_decision_for_every_cause_of_the_playbook() -> None:
     ]
     assert len(causes) > 20
     for cause in causes:
-        record = MessageRecord(id="i", mid="m", state=State.NDLV, cause=cause.strip("`").replace(":N", ":3"))
+        record = MessageRecord(
+            id="i", mid="m", task="t", queue="q", state=State.NDLV, cause=cause.strip("`").replace(":N", ":3")
+        )
         assert decision(record), cause
 
 
