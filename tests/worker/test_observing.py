@@ -33,10 +33,15 @@ def test_NEW_8_a_late_task_that_kills_goes_round_as_in_celery_and_is_told_once(
         worker.wait_ready()
         poison, healthy = crew.send("kill_child", 7), crew.send("healthy", 1)
         crew.await_that(lambda: crew.starts("kill_child") >= 4, "it does not go round")
+        (worst,) = overview(crew.app).observed
+        assert (worst.id, worst.task, worst.cause) == (poison.id, "fleet.kill_child", "signal:9")
         crew.marks.repair()
         assert poison.get(timeout=PATIENCE) == "repaired"
         assert healthy.get(timeout=PATIENCE) == 1
         crew.await_that(crew.nothing_runs, "the ledger has not forgotten them")
+        logged = [line.partition("would be quarantined: ")[2] for line in crew.log_text().splitlines()]
+        deaths = [reason for reason in logged if reason]
+        assert len(deaths) == len(set(deaths)) >= 2, "each death is logged once"
     assert _would(crew) == [("fleet.kill_child", "signal:9")]
     (told,) = crew.events("would_quarantine")
     assert (told["crashes"], told["strikes"], told["state"]) == ("2", "2", "")
