@@ -191,6 +191,14 @@ def own_acks(app: Celery, task: Any) -> tuple[bool, bool]:
     )
 
 
+def acknowledging(task: Any, *, late: bool, reject_on_worker_lost: bool) -> Any:
+    """Return a copy of a task that acknowledges in this way; ``copy.copy`` returns the registered one."""
+    found = object.__new__(type(task))
+    vars(found).update(vars(task))
+    found.acks_late, found.reject_on_worker_lost = late, reject_on_worker_lost
+    return found
+
+
 def marked(task: Any) -> Mapping[str, Any] | None:
     """Return the options with which the function of ``task`` was marked, or None."""
     options: Mapping[str, Any] | None = getattr(getattr(task, "run", None), _MARK, None)

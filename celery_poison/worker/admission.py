@@ -283,7 +283,11 @@ class Admission:
                 else:
                     history = delivery.history = recorded.history
                     delivery.alone, delivery.released = alone, recorded.release > 0
-                    delivery.start = start._replace(deliveries=history.deliveries + 1, alone=int(alone))
+                    delivery.start = start._replace(
+                        deliveries=history.deliveries + 1,
+                        alone=int(alone),
+                        diverts=int(start.diverts or delivery.is_acknowledged_late),
+                    )
                     self.inflight.let_in(start.token)
                     return delivery.mid, recorded.raw, delivery.start
         return None

@@ -13,7 +13,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 from kombu.common import Broadcast
 
-from celery_poison.guard import own_acks
+from celery_poison.guard import acknowledging, own_acks
 from celery_poison.worker.threads import EventLoop
 
 logger = get_logger("celery_poison")
@@ -46,10 +46,8 @@ class Broadcasts:
         """Return the task as it would be without us: acknowledged as it says itself."""
         found = self._tasks.get(task.name)
         if found is None:
-            found = object.__new__(type(task))  # copy.copy returns the registered one
-            vars(found).update(vars(task))
-            found.acks_late, found.reject_on_worker_lost = own_acks(self.app, task)
-            self._tasks[task.name] = found
+            late, reject = own_acks(self.app, task)
+            found = self._tasks[task.name] = acknowledging(task, late=late, reject_on_worker_lost=reject)
         return found
 
     def say(self, queues: Any) -> None:

@@ -141,7 +141,7 @@ def once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             run.tied.tie()
         return result
 
-    if policy.idempotency_key is None or not run.recorder.diverts(task.name):
+    if policy.idempotency_key is None or not run.recorder.diverts(task.name, run.ticket):
         return body()
     who = run.serving.ledger, task, policy, run.ticket.mid, Start.decode(run.entry)
     result, first = once_per_key(*who, body, (args, kwargs), lambda: run.tied)
@@ -166,7 +166,7 @@ def tying(task: Task) -> AbstractContextManager[None]:
 def _failing(run: Run, task: str, error: Exception) -> Failing:
     """Decide about what a task of this process raised, or wants to retry for."""
     policy = run.recorder.policy(task, run.ticket.queue)
-    if not (run.recorder.diverts(task) and read_end(error)[0] is End.RAISED):
+    if not (run.recorder.diverts(task, run.ticket) and read_end(error)[0] is End.RAISED):
         return Failing.NOTHING
     return policy.failing(error)
 
@@ -186,7 +186,7 @@ def before_retry(task: Task, error: Exception) -> tuple[str, bool]:
     if _failing(run, task.name, error) is Failing.AT_ONCE:
         return "", True
     policy = run.recorder.policy(task.name, run.ticket.queue)
-    if not (policy.keep_failures and run.recorder.diverts(task.name)):
+    if not (policy.keep_failures and run.recorder.diverts(task.name, run.ticket)):
         return "", False
     return carried_after(getattr(task.request, FAILURES, None), failure_of(error)), False
 
@@ -219,7 +219,7 @@ def _begin(serving: Serving, ticket: Ticket, id: str, task: str) -> bytes:
     if not crash_reports.is_noting:
         crash_reports.note_signals()
     # An early acknowledgement may be out already: what is refused then would be lost.
-    is_void = not serving.observes and recorder.diverts(task) and serving.lease.is_void(ticket.token)
+    is_void = not serving.observes and recorder.diverts(task, ticket) and serving.lease.is_void(ticket.token)
     if is_void or _is_lost(serving, ticket):
         raise NeverBegan("its message was put back before it began")
     return recorder.start(ticket, id, task, partial(_is_lost, serving, ticket))
@@ -260,7 +260,7 @@ def run_guarded(
         evidence = Evidence(rss_kb=peak_memory_kb(), stack=stack)
         return _failed(TaskDied(read_end(error)[1], repr(error), evidence))
     except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
-        goes_back = not (run.is_in_body or serving.observes) and recorder.diverts(task)
+        goes_back = not (run.is_in_body or serving.observes) and recorder.diverts(task, ticket)
         finish(ended := of_the_tracer(error, goes_back=goes_back))
         if ended is error and not serving.contained:
             raise

@@ -70,6 +70,14 @@ class Delivery:
         policy = self.policy
         return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, trials)
 
+    @property
+    def is_acknowledged_late(self) -> bool:
+        """Whether it is acknowledged late whatever its task says, so that its death loses nothing.
+
+        What a person has released is on probation, and a suspect is on trial.
+        """
+        return self.alone or self.release > 0
+
     def is_from(self, trial_queue: str) -> bool:
         """Whether it was consumed from the trial queue."""
         return self.came_from == trial_queue

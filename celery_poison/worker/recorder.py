@@ -103,7 +103,7 @@ def _name(name: str) -> str:
     return name if name.isidentifier() and len(name) <= 40 else "?"
 
 
-Told = tuple[str, str, str, int, tuple[Any, ...] | None]
+Told = tuple[str, str, str, int, bool, tuple[Any, ...] | None]
 
 
 class Ticket(NamedTuple):
@@ -113,6 +113,7 @@ class Ticket(NamedTuple):
         token: of this start.
         attempt: what came before it.
         payload_bytes: size of its body as the broker had it; 0 where nobody looked.
+        is_acknowledged_late: it is acknowledged late, whatever its task says.
     """
 
     mid: str
@@ -120,16 +121,19 @@ class Ticket(NamedTuple):
     queue: str
     attempt: Attempt
     payload_bytes: int = 0
+    is_acknowledged_late: bool = False
 
     def tell(self) -> Told:
         """Return it as plain words, which are cheap to pickle; most have no history to tell of."""
         history = None if self.attempt is FIRST else tuple(self.attempt)
-        return self.mid, self.token, self.queue, self.payload_bytes, history
+        return self.mid, self.token, self.queue, self.payload_bytes, self.is_acknowledged_late, history
 
     @classmethod
     def told(cls, words: Told) -> Ticket:
-        mid, token, queue, size, history = words
-        return cls(mid, token, queue, FIRST if history is None else Attempt(*history), size)
+        mid, token, queue, size, is_acknowledged_late, history = words
+        return cls(
+            mid, token, queue, FIRST if history is None else Attempt(*history), size, is_acknowledged_late
+        )
 
 
 #: So long at most is kept what somebody may be told of an attempt.
@@ -225,7 +229,7 @@ class Recorder:
             max_crashes=policy.max_crashes,
             max_failures=policy.max_failures,
             payload_bytes=ticket.payload_bytes,
-            diverts=self.diverts(task),
+            diverts=self.diverts(task, ticket),
         ).encode()
         write = self._hset + bulk(ticket.mid.encode()) + bulk(entry)
         if self._durable is None:
@@ -243,9 +247,9 @@ class Recorder:
         """Take that entry away again."""
         self._writer.send(self._hdel + bulk(mid.encode()))
 
-    def diverts(self, task: str) -> bool:
+    def diverts(self, task: str, ticket: Ticket) -> bool:
         """Whether the message of a task is still the broker's when it begins."""
-        return self._policies[task][1]
+        return ticket.is_acknowledged_late or self._policies[task][1]
 
     def policy(self, task: str, queue: str = "") -> Policy:
         """Return what holds for messages of a task in a queue."""

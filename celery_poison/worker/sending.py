@@ -15,6 +15,7 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 
+from celery_poison.guard import acknowledging
 from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger.policies import Paused
 from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Phase, Start
@@ -138,6 +139,8 @@ class SentRequest(Request):
         self.is_broadcast = self.needs is not None and self.needs.broadcasts(self._message)
         if self.is_broadcast:
             self._task: Any = self.needs.broadcasts.task(self._task)
+        elif self.is_acknowledged_late and not self._task.acks_late:
+            self._task = acknowledging(self._task, late=True, reject_on_worker_lost=True)
 
     def _enter(self, stage: Stage) -> bool:
         """Go on to ``stage``; False where no way leads there, and it stays where it is."""
@@ -166,6 +169,12 @@ class SentRequest(Request):
         return self.poison is not None and needs_idle_worker(self.poison.history)
 
     @property
+    def is_acknowledged_late(self) -> bool:
+        """Whether it is acknowledged late, whatever its task says."""
+        delivery = self.poison
+        return delivery is not None and delivery.is_acknowledged_late and not self.needs.settings.observe_only
+
+    @property
     def diverts(self) -> bool:
         """Whether its message is still the broker's when its task dies."""
         return bool(self._task.acks_late)
@@ -184,7 +193,7 @@ class SentRequest(Request):
         """Return the start as this process knows it, for the scripts that end it."""
         ticket = self._ticket
         assert ticket is not None
-        policy, diverts = self.needs.policies[self._type]
+        policy = self.needs.policies[self._type][0]
         if policy.by_queue:
             policy = policy.at(ticket.queue)
         return Start.of(
@@ -200,7 +209,7 @@ class SentRequest(Request):
             max_crashes=policy.max_crashes,
             max_failures=policy.max_failures,
             payload_bytes=ticket.payload_bytes,
-            diverts=diverts,
+            diverts=self.diverts,
         )
 
     # --- on its way to the pool ----------------------------------------------------------------
@@ -290,7 +299,8 @@ class SentRequest(Request):
         # From here on the entry is the pool process's to write.
         delivery.start = delivery.start.in_phase(Phase.RUNNING)
         start = delivery.start
-        return Ticket(delivery.mid, start.token, start.queue, attempt_of(delivery), start.payload_bytes)
+        attempt, size = attempt_of(delivery), start.payload_bytes
+        return Ticket(delivery.mid, start.token, start.queue, attempt, size, self.is_acknowledged_late)
 
     def went_nowhere(self) -> None:
         """The pool did not take it."""

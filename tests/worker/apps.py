@@ -146,9 +146,11 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
             time.sleep(0.02)
 
     @app.task(bind=True, shared=False, name="fleet.early")
-    def early(self: Any) -> None:
+    def early(self: Any) -> str:
         here().leave("early", self.request.id, "start")
-        os.kill(os.getpid(), signal.SIGKILL)
+        if not here().repaired:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "repaired"
 
     @guarded
     @app.task(bind=True, shared=False, name="fleet.succeeds_then_dies")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from celery import Task
 
+from celery_poison.rules.blocks import Kind
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
@@ -145,3 +146,25 @@ def test_an_unguarded_task_is_neither_recorded_nor_touched(crew: Crew) -> None:
         guarded.get(timeout=PATIENCE)
         crew.await_that(lambda: crew.events("finished"), "journalled")
     assert {entry["task"] for entry in crew.events("finished")} == {"fleet.healthy"}
+
+
+@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+def test_NEW_6_what_was_released_is_acknowledged_late_and_its_death_takes_it_back(
+    new_crew: Any, broker_url: str
+) -> None:
+    """Celery acknowledges `early` before it runs: a released message of it would be gone with its death."""
+    crew: Crew = new_crew(broker_url, poison_guard_all=True)
+    crew.quarantine.block_task("fleet.early", actor="ann")
+    with crew.worker() as worker:
+        worker.wait_ready()
+        sent = crew.send("early")
+        crew.await_that(crew.quarantine.list, "in quarantine")
+        crew.quarantine.unblock(Kind.TASK, "fleet.early")
+        assert all(outcome.done for outcome in crew.quarantine.release([sent.id], actor="ann"))
+        crew.await_that(lambda: [each.cause for each in crew.quarantine.list()] == ["signal:9"], "back again")
+        crew.await_that(crew.nothing_runs, "forgotten")
+        assert crew.quarantine.list()[0].id == sent.id
+        crew.marks.repair()
+        assert all(outcome.done for outcome in crew.quarantine.release([sent.id], actor="ann"))
+        assert sent.get(timeout=PATIENCE) == "repaired"
+    assert not crew.quarantine.list()
