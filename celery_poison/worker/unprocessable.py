@@ -6,7 +6,7 @@ backend, events, signals. Only its rejection of the message becomes an acknowled
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from traceback import walk_tb
@@ -18,6 +18,7 @@ from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware, timezone
 from celery.worker import state
 from kombu.asynchronous.timer import to_timestamp
+from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_poison import causes
 from celery_poison.basics.text import clean
@@ -122,6 +123,8 @@ class Unprocessable:
             if fault := _fault_of(headers):
                 return self._take(causes.MALFORMED, message, fault, message.reject)
             try:
+                if error := self._fault_of_call(message):
+                    return self._turn_away(message, error, handler)
                 return handler(message)
             except Exception as error:
                 if not self._is_to_blame(message, error):
@@ -209,6 +212,33 @@ class Unprocessable:
             return error
         except Exception:
             return None
+        return None
+
+    def _turn_away(self, message: Any, error: Exception, handler: Callable[[Any], Any]) -> Any:
+        """Do what Celery does with what it cannot read; what it trips over later is such a one, too."""
+        if isinstance(error, DecodeError):
+            return self.site.loop.consumer.on_decode_error(message, error)
+        if isinstance(error, InvalidTaskError) and self.site.settings.observe_only:
+            return self._take(causes.MALFORMED, message, error, partial(handler, message))
+        return self.site.loop.consumer.on_invalid_task(None, message, error)
+
+    def _fault_of_call(self, message: Any) -> DecodeError | ContentDisallowed | InvalidTaskError | None:
+        """Return what Celery trips over outside of the body: it stores nothing, and drops the message."""
+        task = message.headers.get("task")
+        if not isinstance(task, str) or task not in self.site.app.tasks:
+            return None  # not decoded: it is kept as it is
+        try:
+            payload = message.payload
+        except (DecodeError, ContentDisallowed) as error:
+            return error  # it cannot be asked again: it is unpacked once
+        try:
+            _, kwargs, embed = payload
+        except (TypeError, ValueError):
+            return None  # Celery finds that, and says so
+        if not isinstance(kwargs, Mapping):
+            return InvalidTaskError(f"the keyword arguments are no mapping: {kwargs!r:.50}")
+        if embed and not isinstance(embed, Mapping):
+            return InvalidTaskError(f"the options are no mapping: {embed!r:.50}")
         return None
 
     def _refuse(self, message: Any, error: Exception) -> None:

@@ -45,7 +45,7 @@ KINDS: dict[str, Any] = {
     "nested": nested(900),
 }
 
-#: name -> a body of JSON, or bytes that are none; fourteen.
+#: name -> a body of JSON, or bytes that are none.
 BODIES: dict[str, bytes] = {
     "no json": b"[[1], {",
     "empty": b"",
@@ -58,6 +58,18 @@ BODIES: dict[str, bytes] = {
     "no options": b"[[%d], {}, null]",
     "options of another kind": b'[[%d], {}, {"callbacks": 5, "errbacks": "x", "chain": {}, "chord": [1]}]',
     "arguments of another kind": b'[{"%d": 1}, {}, {}]',
+    "a number of arguments": b"[%d, {}, {}]",
+    "no arguments": b"[null, {}, {}]",
+    "keyword arguments: a number": b"[[%d], 5, {}]",
+    "keyword arguments: null": b"[[%d], null, {}]",
+    "keyword arguments: a list": b'[[%d], ["x"], {}]',
+    "keyword arguments: a text": b'[[%d], "x", {}]',
+    "three letters": b'"abc"',
+    "three names": b'{"a": [%d], "b": {}, "c": {}}',
+    "options: a number": b"[[%d], {}, 5]",
+    "options: a text": b'[[%d], {}, "x"]',
+    "options: a list": b'[[%d], {}, ["x"]]',
+    "options: pairs": b'[[%d], {}, [["a", 1]]]',
     "nested": json.dumps([[0, nested(900)], {}, {}]).replace("0", "%d", 1).encode(),
     "surrogates": b'[[%d, "\\udcff"], {"\\udcff": 1}, {"callbacks": [{"task": "\\udcff"}]}]',
     "not utf-8": b'[[%d, "\xff"], {}, {}]',

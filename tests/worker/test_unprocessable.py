@@ -47,6 +47,10 @@ GARBAGE: dict[str, tuple[str, bytes, str, dict[str, Any]]] = {
         {"task": "fleet.told", "compression": "application/x-gzip"},
     ),
     "no-call": ("malformed", b"[1, 2]", JSON, {"task": "fleet.told"}),
+    "kwargs": ("malformed", b"[[1], 5, {}]", JSON, {"task": "fleet.healthy"}),
+    "kwargs-plain": ("malformed", b'[[1], ["x"], {}]', JSON, {"task": "fleet.told"}),
+    "no-kwargs": ("malformed", b"[[1], null, {}]", JSON, {"task": "fleet.told"}),
+    "options": ("malformed", b"[[1], {}, 5]", JSON, {"task": "fleet.healthy"}),
     "no-name": ("malformed", CALL, JSON, {"task": ["fleet.told"]}),
     "no-time": ("malformed", CALL, JSON, {"task": "fleet.told", "eta": "tomorrow"}),
     "never": ("malformed", CALL, JSON, {"task": "fleet.told", "eta": "9999-12-31T23:59:59-10:00"}),
@@ -237,7 +241,8 @@ def test_NEW_5_what_is_kept_and_nobody_heard_of_it_is_kept_once(
 
 def test_NEW_5_what_admission_refuses_is_kept_as_malformed(new_site: Callable[..., Site]) -> None:
     site = new_site()
-    message = site.receive(UNKNOWN.replace(b"nowhere", b"task"))
+    known = UNKNOWN.replace(b"nowhere", b"task")
+    message = site.receive(known.replace(b'{"prop', b'{"content-type": "application/json", "prop', 1))
     assert site.requested and not Quarantine(site.app).list()
     site.unprocessable.refuse(message, ValueError("no notes"))
     (kept,) = Quarantine(site.app).list()
