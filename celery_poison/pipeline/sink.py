@@ -108,7 +108,10 @@ def told(files: Iterable[Written]) -> Iterator[pa.RecordBatch]:
 def tell(rows: Any, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Written]:
     """Run a task that yields :func:`told` over a DataFrame."""
     found = rows.mapInArrow(task, _TOLD).collect()
-    return [Written(**{**row.asDict(), "parts": json.loads(row["parts"])}) for row in found]
+    names = Written.__dataclass_fields__
+    return [
+        Written(**{name: row[name] for name in names} | {"parts": json.loads(row["parts"])}) for row in found
+    ]
 
 
 def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]) -> list[Written]:

@@ -112,7 +112,7 @@ def test_NEW_7_what_is_decided_over_or_unknown_is_refused_in_words(ledger: Ledge
         ledger.apply_proposal(7, actor="ben")
     _, version = _publish(ledger, RULES[:1], lasts_ms=0)
     assert _waiting(ledger) is None
-    with pytest.raises(ProposalRefused, match="is over"):
+    with pytest.raises(ProposalRefused, match="has expired"):
         ledger.apply_proposal(version, actor="ben", replaced=True)
     _, version = _publish(ledger, RULES[:2])
     ledger.dismiss_proposal(version, actor="ann", note="no")
