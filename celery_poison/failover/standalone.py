@@ -17,7 +17,7 @@ from celery_poison.ledger import connection
 from celery_poison.ledger.fleet import SUSPECTED, Fact, Notice, leave_notices
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import identity_of, server_of
+from celery_poison.quarantine.owner import identity_of, is_same_broker
 
 logger = get_logger("celery_poison")
 
@@ -40,7 +40,7 @@ class StandaloneMonitor:
         for warning in connection.check_server(self._ledger.client):
             logger.warning("celery_poison: %s", warning)
         connection.enroll(
-            self._ledger.client, self._ledger.keys, **identity_of(app), server=partial(server_of, app)
+            self._ledger.client, self._ledger.keys, **identity_of(app), is_same=partial(is_same_broker, app)
         )
         self._writer = Writer(self._ledger.client, self._ledger.keys.channel(self.name))
         self._monitor = Monitor(

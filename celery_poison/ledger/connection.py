@@ -202,7 +202,7 @@ def enroll(
     app: str,
     broker: str,
     address: str = "",
-    server: Callable[[], str] = lambda: "",
+    is_same: Callable[[Mapping[str, str]], bool] = lambda found: False,
 ) -> bytes:
     """Check that the ledger belongs to this app and broker; return its secret for fingerprints.
 
@@ -210,7 +210,8 @@ def enroll(
         broker: kind and virtual host.
         address: host and port of it, or of each that one fails over to, with spaces between them; empty for
             a broker without any.
-        server: returns what the broker calls itself; asked only where the address is a new one.
+        is_same: whether the broker that signed the ledger is this one, by another name; asked only where the
+            address is a new one.
 
     Raises:
         SchemaMismatch: it belongs to another schema, app or broker.
@@ -225,7 +226,7 @@ def enroll(
         pipe.hgetall(keys.meta)
         raw: Any = pipe.execute()[-1]
     found = {key.decode(): value.decode(errors="replace") for key, value in raw.items()}
-    refuse_unless_owned(found, mine, server)
+    refuse_unless_owned(found, mine, is_same)
     known = {*found.get("address", "").split()}
     if new := {*address.split()} - known:
         sign_broker(client, keys, address=" ".join(sorted(known | new)))
@@ -243,7 +244,9 @@ def sign_broker(client: redis.Redis, keys: Keys, **known: str) -> None:
             client.hset(keys.meta, items=[word for pair in known.items() for word in pair])
 
 
-def refuse_unless_owned(found: Mapping[str, str], mine: Mapping[str, str], server: Callable[[], str]) -> None:
+def refuse_unless_owned(
+    found: Mapping[str, str], mine: Mapping[str, str], is_same: Callable[[Mapping[str, str]], bool]
+) -> None:
     """Compare how a ledger is signed with how this app signs it.
 
     Raises:
@@ -264,7 +267,7 @@ def refuse_unless_owned(found: Mapping[str, str], mine: Mapping[str, str], serve
             )
     known, here = found.get("address", "").split(), mine.get("address", "").split()
     # Another name may lead to the same server; what it calls itself is known once a worker was connected.
-    if known and here and not {*known} & {*here} and found.get("server") and server() != found["server"]:
+    if known and here and not {*known} & {*here} and found.get("server") and not is_same(found):
         raise SchemaMismatch(
             f"this ledger belongs to the broker at {' '.join(known)}, not to that at {' '.join(here)}:"
             " its messages would go to the wrong place. Give this one its own poison_namespace; or, if the"

@@ -6,6 +6,7 @@ import getpass
 import os
 import re
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -55,21 +56,36 @@ def _address_of(broker: Any) -> str:
     return " ".join(sorted(found))
 
 
-def server_of(app: Celery) -> str:
+def server_of(app: Celery, at: str = "") -> str:
     """Return what the broker calls itself, by whatever name it was reached; empty where it says nothing.
 
     A Redis has a new name when it has been restarted, RabbitMQ has its cluster's.
+
+    Args:
+        at: host and port to ask in place of the app's own.
     """
     with (
         suppress(Exception),  # each transport has errors of its own
         app.connection_for_read(transport_options=bounded_options(app)) as connection,
     ):
+        if at:
+            host, _, port = at.rpartition(":")
+            connection.hostname, connection.port = host, int(port)
         channel = connection.default_channel
         if isinstance(channel, redis.Channel):
             with channel.conn_or_acquire() as client:
                 return str(client.info("server").get("run_id", ""))
         return str(connection.connection.server_properties.get("cluster_name", ""))
     return ""
+
+
+def is_same_broker(app: Celery, found: Mapping[str, str]) -> bool:
+    """Whether the broker that a ledger is signed with is that of ``app``, by another name."""
+    here = server_of(app)
+    # Restarted, a Redis calls itself otherwise: then the name that was signed leads to it, too.
+    return here != "" and (
+        here == found["server"] or here in (server_of(app, at) for at in found["address"].split())
+    )
 
 
 def move_broker(app: Celery, ledger: Ledger) -> str:
@@ -81,7 +97,7 @@ def move_broker(app: Celery, ledger: Ledger) -> str:
     """
     mine = identity_of(app)
     found = Queries(ledger).meta()
-    refuse_unless_owned({**found, "address": ""}, mine, lambda: "")
+    refuse_unless_owned({**found, "address": ""}, mine, lambda found: True)
     sign_broker(ledger.client, ledger.keys, address=mine["address"], server=server_of(app))
     return mine["address"]
 
@@ -93,7 +109,7 @@ def check_owner(app: Celery, queries: Queries) -> bool:
         SchemaMismatch: it belongs to another schema, app or broker.
     """
     if found := queries.meta():
-        refuse_unless_owned(found, identity_of(app), partial(server_of, app))
+        refuse_unless_owned(found, identity_of(app), partial(is_same_broker, app))
     return bool(found)
 
 

@@ -16,7 +16,7 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.fleet import take_notices
 from celery_poison.plugin import Plugin
-from celery_poison.quarantine.owner import identity_of, server_of
+from celery_poison.quarantine.owner import identity_of, is_same_broker, server_of
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
 from celery_poison.worker.announce import Complaints
@@ -81,7 +81,7 @@ class Health:
         """
         if not self._enrolled:
             self.recorder.secret = connection.enroll(
-                ledger.client, ledger.keys, **identity_of(self.app), server=partial(server_of, self.app)
+                ledger.client, ledger.keys, **identity_of(self.app), is_same=partial(is_same_broker, self.app)
             )
             self._enrolled = True
 

@@ -81,6 +81,22 @@ def test_another_name_of_the_same_broker_is_no_other_broker(production: Ids) -> 
         other.close()
 
 
+def test_another_name_of_a_broker_that_was_restarted_is_no_other_broker(
+    assemble: Callable[..., Any], new_server: NewServer, new_redis_url: Callable[[], str]
+) -> None:
+    broker = new_server(databases=10_000)
+    production: Ids = partial(assemble, Ids)(broker.url(1), poison_redis_url=new_redis_url())
+    with _signed(production):
+        before = production.quarantine.queries.meta()["server"]
+    broker.restart()
+    with LossyLink(production.broker_url) as link:
+        other = _beside(production, link.url)
+        assert server_of(other) not in ("", before)
+        with production.worker("w2", env={"BROKER_URL": link.url}) as worker:
+            worker.wait_ready()
+        other.close()
+
+
 def _address(broker_url: Any, **options: Any) -> str:
     environ = {"BROKER_URL": "memory://", "POISON_REDIS_URL": "redis://127.0.0.1:1"}
     app = build(environ)
@@ -111,13 +127,13 @@ def test_two_masters_of_one_sentinel_are_two_brokers() -> None:
 
 def test_a_broker_without_an_address_or_a_ledger_that_knows_none_is_compared_by_the_rest() -> None:
     mine = {"app": "a", "broker": "memory//", "schema": "1"}
-    refuse_unless_owned(mine, {**mine, "address": "h:1"}, lambda: "s")
-    refuse_unless_owned({**mine, "address": "h:1"}, mine, lambda: "s")
-    refuse_unless_owned({**mine, "address": "h:1"}, {**mine, "address": "g:1"}, lambda: "s")
+    refuse_unless_owned(mine, {**mine, "address": "h:1"}, lambda found: True)
+    refuse_unless_owned({**mine, "address": "h:1"}, mine, lambda found: True)
+    refuse_unless_owned({**mine, "address": "h:1"}, {**mine, "address": "g:1"}, lambda found: True)
     signed = {**mine, "address": "h:1", "server": "s"}
-    refuse_unless_owned(signed, {**mine, "address": "g:1"}, lambda: "s")
+    refuse_unless_owned(signed, {**mine, "address": "g:1"}, lambda found: True)
     with pytest.raises(SchemaMismatch, match=r"h:1.*g:1"):
-        refuse_unless_owned(signed, {**mine, "address": "g:1"}, lambda: "another")
+        refuse_unless_owned(signed, {**mine, "address": "g:1"}, lambda found: False)
 
 
 def test_a_schema_that_is_no_number_is_a_sentence_and_no_traceback(production: Ids) -> None:
