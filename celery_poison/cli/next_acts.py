@@ -57,7 +57,7 @@ def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[
     id = argument(short(record.id))
     if record.state == State.NDLV and record.sent_at:
         gone = (
-            f"celery -A proj worker -Q {shlex.quote(record.destination)}",
+            command(f"worker -Q {shlex.quote(record.destination)}"),
             "run what is in that queue, on probation",
         )
         return [gone, (command(f"poison discard {id}"), "give it up: a worker that gets it drops it")]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pickle import PickleError
 from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery import states
 from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import ContentDisallowed, DecodeError, EncodeError
 
@@ -145,37 +143,6 @@ def of_the_tracer(error: Exception, *, goes_back: bool) -> Exception:
     if not goes_back or isinstance(error, (*GARBAGE, EncodeError, DecodeError, ContentDisallowed, Reject)):
         return error
     return BodyNotReached(repr(error))
-
-
-def success_was_stored(
-    task: Any, id: str, began_ms: int, *, ignored: bool | None = None, backend: Any = None
-) -> bool:
-    """Return whether SUCCESS is stored for task ``id`` by a start; False where that cannot be known.
-
-    An id may be used again: what was stored before the start began is an earlier message's.
-
-    Args:
-        task: the registered task, whose backend is asked.
-        began_ms: when the start began, in ms by the clock of its machine; 0: that is not known.
-        ignored: whether this message's result is ignored; default: as the task says.
-        backend: that is asked; default: the task's, of the calling thread.
-    """
-    if task.ignore_result if ignored is None else ignored:
-        return False
-    try:
-        backend = backend or task.backend
-        if backend.as_uri() == "rpc://":  # results lie in the caller's own queue
-            return False
-        meta = backend._get_task_meta_for(id)
-        return meta["status"] == states.SUCCESS and 0 < began_ms <= _ms(meta["date_done"])
-    except Exception:
-        return False
-
-
-def _ms(date: Any) -> float:
-    """Return the time at which a result was stored, in ms since 1970; backends have it as text, too."""
-    moment = datetime.fromisoformat(date) if isinstance(date, str) else date
-    return float((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def acks_end(task: Any, *, timed_out: bool) -> bool:

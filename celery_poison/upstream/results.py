@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from celery import states
 from celery.utils.log import get_logger
-
-from celery_poison.upstream.requests import success_was_stored
 
 logger = get_logger("celery_poison")
 
@@ -28,8 +28,12 @@ class StoredResults:
     def has_success(self, task: Any, id: str, began_ms: int, *, ignored: bool | None = None) -> bool:
         """Return whether SUCCESS is stored for task ``id`` by a start; False where nothing says so in time.
 
+        An id may be used again: what was stored before the start began is an earlier message's.
+
         Args:
-            task, id, began_ms, ignored: as for :func:`.requests.success_was_stored`.
+            task: the registered task, whose backend is asked.
+            began_ms: when the start began, in ms by the clock of its machine; 0: that is not known.
+            ignored: whether this message's result is ignored; default: as the task says.
         """
         if (task.ignore_result if ignored is None else ignored) or time.monotonic() < self._asks_again_at:
             return False
@@ -38,7 +42,7 @@ class StoredResults:
         except Exception:
             return False
         answers: list[bool] = []
-        ask = partial(success_was_stored, task, id, began_ms, ignored=ignored, backend=backend)
+        ask = partial(_is_stored, backend, id, began_ms)
         # A greenlet where gevent or eventlet replaced threads: it shares the backend's connections.
         thread = threading.Thread(target=lambda: answers.append(ask()), name="poison-result", daemon=True)
         thread.start()
@@ -54,3 +58,19 @@ class StoredResults:
                 QUIET,
             )
         return bool(answers and answers[0])
+
+
+def _is_stored(backend: Any, id: str, began_ms: int) -> bool:
+    try:
+        if backend.as_uri() == "rpc://":  # results lie in the caller's own queue
+            return False
+        meta = backend._get_task_meta_for(id)
+        return meta["status"] == states.SUCCESS and 0 < began_ms <= _ms(meta["date_done"])
+    except Exception:
+        return False
+
+
+def _ms(date: Any) -> float:
+    """Return the time at which a result was stored, in ms since 1970; backends have it as text, too."""
+    moment = datetime.fromisoformat(date) if isinstance(date, str) else date
+    return float((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
