@@ -1,6 +1,6 @@
-"""What hangs on the core and could be left out: a class of hooks that do nothing, and how they are bound.
+"""What hangs on the core and could be left out: a class of empty hooks, and how they are bound.
 
-An extension overrides the hooks that it needs; ``celery_poison.extensions`` lists all of them in their order.
+``celery_poison.extensions`` lists all extensions in their order.
 The core calls hooks by :class:`Extensions`, which holds each as one tuple over all extensions. Where none
 fills it, the tuple is empty, and costs one truth test.
 
@@ -47,7 +47,7 @@ class Round(NamedTuple):
 
 
 class Extension:
-    """The hooks, none of which does anything. One object for each app.
+    """The hooks; an extension overrides those that it needs. One object for each app.
 
     Args:
         host: the plugin of the app, whose settings are read when a hook is called.

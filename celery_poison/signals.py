@@ -47,7 +47,7 @@ _OF_A_FAILOVER = {
 
 
 def listen(app: Celery) -> Listener:
-    """Have this process, which only publishes, hear of deaths and failovers, until ``stop()`` (EMS-5).
+    """Send signals of deaths and failovers in this process, which only publishes, until ``stop()`` (EMS-5).
 
     Sends ``worker_lost``, ``failover_started``, ``failover_finished`` and ``monitor_changed``, with the
     arguments that they have elsewhere, in a daemon thread that looks at the ledger once a second. It waits

@@ -64,7 +64,7 @@ _signs_of_life: WeakKeyDictionary[Any, Callable[[Any], Any]] = WeakKeyDictionary
 
 
 def keep_from_forks(owner: Any, socket_of: Callable[[Any], Any]) -> None:
-    """Close, in whatever is forked here, the socket that ``socket_of(owner)`` returns then.
+    """Close, in each process forked here, the socket that ``socket_of(owner)`` returns then.
 
     A process that a task leaves running would keep its dead worker alive by it.
     """
@@ -74,8 +74,8 @@ def keep_from_forks(owner: Any, socket_of: Callable[[Any], Any]) -> None:
 def _close_inherited() -> None:
     for owner, socket_of in list(_signs_of_life.items()):
         with suppress(AttributeError, OSError):  # it has none
-            # This descriptor only: a shutdown would reach the other process. And at once: gevent closes
-            # whatever it closes when its loop runs, which it need not do here.
+            # This descriptor only: a shutdown would reach the other process. And at once: gevent's
+            # ``close`` waits for its loop, which need not run here.
             unpatched("os", "close")(socket_of(owner).detach())
 
 

@@ -42,7 +42,7 @@ def destinations(plugin: Plugin) -> Iterator[Finding]:
             for queue, sources in named.items():
                 yield _on_redis(channel, queue, f"queue {queue} ({some_of(sources)})")
         elif isinstance(channel, pyamqp.Channel):
-            refused = _refused(connection, _publish_to_nobody)
+            refused = _refused(connection, _publish_unroutable)
             for queue, sources in named.items():
                 yield _on_rabbitmq(plugin, connection, queue, f"queue {queue} ({some_of(sources)})", refused)
 
@@ -125,8 +125,8 @@ def _broken(said: str, right: str, name: str, instead: str = "") -> Finding:
     return Finding("destination", said, f"{cure}: {_UNTIL_THEN}", broken=True)
 
 
-def _publish_to_nobody(channel: Any) -> None:
-    """Publish to a queue that nobody has, and have it returned: the broker keeps nothing."""
+def _publish_unroutable(channel: Any) -> None:
+    """Publish to a queue that does not exist: the broker returns the message, and keeps nothing."""
     message = channel.prepare_message(b"")
     words: dict[str, Any] = {"exchange": "", "routing_key": f"poison.doctor.{token_hex(8)}"}
     channel.basic_publish(message, **words, mandatory=True, confirm_timeout=ANSWER_TIMEOUT)

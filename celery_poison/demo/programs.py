@@ -16,7 +16,7 @@ _PACKAGE = str(Path(__file__).parents[2])
 
 
 class Interrupted(Exception):
-    """Somebody asked the program to stop; ``exit_status`` is what a shell would tell."""
+    """A signal asked the program to stop; ``exit_status`` is the one of a shell."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -26,7 +26,7 @@ class Interrupted(Exception):
 class Interruptions:
     """While entered, Ctrl-C, SIGTERM and SIGHUP are noted, and looked at between two steps.
 
-    An exception thrown into the middle of starting a process would leave that process to nobody.
+    An exception in the middle of starting a process would leave that process running.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Interruptions:
         self._former: dict[int, Any] = {}
 
     def pause(self, seconds: float = 0.0) -> None:
-        """Sleep; then raise Interrupted if somebody asked to stop."""
+        """Sleep; then raise Interrupted if such a signal has come."""
         # Not ``stopping.wait``: a signal that comes while it takes its lock would wait for itself.
         time.sleep(seconds)
         if self._number:

@@ -14,7 +14,7 @@ logger = get_logger("celery_poison")
 
 
 class Aside:
-    """Works in a thread of its own: a broker, a disk or a receiver that does not answer holds up nobody else.
+    """Works in a thread of its own: a broker, a disk or a receiver that hangs delays nothing else.
 
     Args:
         name: of the thread.
@@ -32,7 +32,7 @@ class Aside:
         return self._thread is not None and self._thread.is_alive()
 
     def do(self, work: Callable[[], object]) -> None:
-        """Begin it, unless it is too early or the last one has not ended; whoever fails is to come again."""
+        """Begin it, unless it is too early or the last one has not ended; the caller asks again."""
         now = time.monotonic()
         if now < self._not_before or self.is_busy:
             return

@@ -180,5 +180,5 @@ async def blocked(of: Guarded) -> list[Rule]:
 async def _known(of: Guarded, act: Any) -> Any:
     try:
         return await of.ledger.change(act)
-    except MessageNotFound as unknown:  # a person must hear of it
+    except MessageNotFound as unknown:  # of the queue or task that was typed: shown, not a missing page
         raise NothingChosen(str(unknown)) from None

@@ -330,7 +330,7 @@ class Unblock(ActingPage):
 
     @authenticated
     async def post(self) -> None:
-        with suppress(MessageNotFound):  # somebody was quicker, or its time was over
+        with suppress(MessageNotFound):  # another person has unblocked it, or it has expired
             await changing.unblock(self)
         self.redirect(self.reverse_url("poison-block"), status=303)
 
@@ -370,7 +370,7 @@ class Decide(ActingPage):
         try:
             await self._act(self, *words)
         except MessageNotFound:
-            pass  # somebody was quicker, or its time was over
+            pass  # another person has decided, or it has expired
         except ProposalRefused:
             words = ("refused",)
         self.redirect(self.reverse_url("poison") + "".join(f"?proposal={word}" for word in words), status=303)

@@ -67,7 +67,7 @@ class Listener:
                 is_well = True
             except Exception as error:
                 if is_well:
-                    logger.warning("celery_poison: no failover is heard of for now: %s", error)
+                    logger.warning("celery_poison: deaths and failovers are not signalled for now: %s", error)
                 is_well = False
             self._over.wait(PAUSE)
 

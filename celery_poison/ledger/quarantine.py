@@ -95,7 +95,7 @@ class QuarantineTransitions(Caller):
     def would_quarantine(
         self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
     ) -> bool:
-        """Journal and count a conviction of which nothing comes; False where it was told of before."""
+        """Journal and count a conviction that is only observed; False where it is in the journal already."""
         words: dict[str, Any] = {"mid": mid, "start": start, "cause": cause, "reason": reason}
         return self.call("would_quarantine", **words, known=packed(known))[0] is Code.OK
 

@@ -92,7 +92,7 @@ class Filling:
         self._looked_at: dict[str, float] = {}
 
     def __call__(self, queue: str, waiting: int, limit: int) -> None:
-        """Warn of a queue, unless somebody did so in the last ten minutes."""
+        """Warn of a queue, unless any process did so in the last ten minutes."""
         now = time.monotonic()
         if now - self._looked_at.get(queue, -LOOK) < LOOK:
             return

@@ -49,7 +49,7 @@ class Rule(Record):
 
     @property
     def reason(self) -> str:
-        """What a message is told that it keeps from running."""
+        """Why it keeps a message from running."""
         by = f"by {self.actor}" if self.actor else f"after {self.convictions} convictions"
         return f"{self.kind} {self.name} is blocked {by}" + (f": {self.note}" if self.note else "")
 

@@ -167,7 +167,7 @@ class Admission:
             try:
                 if claim := self._judge_one(delivery, recorded):
                     claims.append((delivery, claim))
-            except StaleDelivery:  # somebody was faster than the look-up
+            except StaleDelivery:  # another worker began it after the look-up
                 errors[delivery.start.token] = Retry(PATIENCE)
             except Exception as error:
                 errors[delivery.start.token] = error
@@ -278,7 +278,7 @@ class Admission:
                     )
                 alone = verdict.action is Action.RUN_ALONE
                 if alone and self._is_tried_elsewhere(delivery):
-                    # In nobody's way, marked for its trial: the active monitor publishes it.
+                    # It takes no slot meanwhile: the active monitor publishes it for its trial.
                     self._park_freely(delivery, recorded, delivery.start._replace(alone=ALONE))
                 else:
                     history = delivery.history = recorded.history

@@ -158,7 +158,7 @@ class Refresher:
         try:
             if self.health.is_up and not self.plugin.settings.observe_only:
                 look_for_wanted(self.site.ledger, self.site.loop)
-            if self.health.is_up and self.site.announce.is_heard:  # else nobody is there to tell
+            if self.health.is_up and self.site.announce.is_heard:  # else another worker takes them
                 for news in take_notices(self.site.ledger):
                     self.site.loop.call_in_loop(partial(self.site.announce.news, news))
         except Exception as error:

@@ -262,7 +262,7 @@ class Heartbeat:
         # A shutdown is told at once: dying under its tombstone is no crash.
         tombstone = self.shutdown.is_begun and not self._sent_stopping
         moved = self._writer.run_id != self._sent_run_id
-        # Suspects wait to hear that cells are free, or that there are twice as many as they have heard of.
+        # Suspects wait in the ledger for free cells: beat at once if there are some, none, or twice as many.
         room, sent = self.payload.cells.room, self._sent_room
         is_news = bool(room) != bool(sent) or room > 2 * sent
         return tombstone or moved or is_news or clock() >= self._due

@@ -42,7 +42,7 @@ MET = 5_000
 
 
 def _unchanged(read: Callable[[], T]) -> T:
-    """Return what is read of sets that other threads change: again where one did so meanwhile."""
+    """Read sets that other threads change; again where one of them did so meanwhile."""
     while True:
         with suppress(RuntimeError):
             return read()

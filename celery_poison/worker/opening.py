@@ -1,8 +1,8 @@
 """Opens under an admit mark what Celery opens in the main process for no guarded task (NEW-5).
 
-A compressed body, whichever task it is for, and a body that no header tells the task of. Whoever dies of one
-leaves a trace: after enough deaths it is kept, and not opened any more. What is for a guarded task, admission
-opens.
+That is a compressed body of any other task, and a body whose headers do not name its task. A worker that
+dies of one leaves its mark: after enough deaths the message is kept, and not opened any more. Admission opens
+bodies of guarded tasks.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Opening:
         """Open it, or keep it for the deaths that it has caused.
 
         Raises:
-            Retry: whoever died of it is being recovered from.
+            Retry: a worker that died of it is being recovered.
             LedgerUnavailable: nothing has been decided.
         """
         message, identity, start, epoch, release = letter

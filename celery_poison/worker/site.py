@@ -44,5 +44,5 @@ class Site:
     extensions: Extensions
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its fields by their names, for who is a site and more."""
+        """Return its fields by their names, for a class that adds to them."""
         return {each.name: getattr(self, each.name) for each in fields(Site)}

@@ -135,7 +135,7 @@ def test_EMS_5_a_redis_that_is_away_is_waited_for_and_nothing_of_meanwhile_is_mi
     with signals.listen(app) as listener:
         wait_until(lambda: listener._until is not None, what="it has looked")
         server.kill()
-        wait_until(lambda: "no failover is heard of for now" in caplog.text, what="it notices")
+        wait_until(lambda: "deaths and failovers are not signalled for now" in caplog.text, what="it notices")
         server.start()
         fence = _leads(ledger, "m2@h/b")
         _dies(ledger, "first", fence)
@@ -145,7 +145,7 @@ def test_EMS_5_a_redis_that_is_away_is_waited_for_and_nothing_of_meanwhile_is_mi
         _recovered(ledger, "second", fence)
         _recovered(ledger, "first", fence)
         wait_until(lambda: len(told) == 7, what="heard too")
-        looks = caplog.text.count("no failover is heard of")
+        looks = caplog.text.count("deaths and failovers are not signalled")
     assert looks == 1, "once, however often it asks"
     about = [(name, facts.get("incident", facts["worker"])) for name, facts in told]
     assert about[:3] == [

@@ -28,8 +28,8 @@ PAUSE = 1.0
 #: Characters of an error that a report tells.
 REASON_LENGTH = 500
 
-#: How a run ends that somebody hears of, and its cause where that says none. A retry goes on elsewhere, and
-#: who waits for its idempotency key has not begun.
+#: The ends of a run that are reported: as what, and the cause where the run names none. A retry goes on
+#: elsewhere, and a message that waits for its idempotency key has not begun.
 _TOLD: Final = {
     End.RAISED: (Kind.ROLLBACK, causes.FAILURE),
     End.REJECTED: (Kind.ROLLBACK, causes.REJECTED),

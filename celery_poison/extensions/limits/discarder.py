@@ -25,7 +25,7 @@ from celery_poison.quarantine.stored import identity_of, original, stored_fields
 logger = get_logger("celery_poison")
 
 REASON = "the oldest in a full queue made room for a new one"
-#: It may leave the queue: it is on record, by us, or by somebody who may have died just then.
+#: It may leave the queue: this process has put it on record, or another that may have died just then.
 _ON_RECORD = (Code.OK, Code.DONE)
 
 
@@ -70,7 +70,7 @@ class Discarder:
             oldest = client.lrange(key, -number, -1)
             number -= len(oldest)
             for raw in reversed(oldest):
-                with suppress(ValueError, TypeError, KeyError):  # what nobody can read stays
+                with suppress(ValueError, TypeError, KeyError):  # a message that cannot be read stays
                     message = channel.Message(json.loads(raw), channel=channel)
                     if self._is_one_database:
                         yield self._record(ledger, message, queue, prefix + key, raw) is Code.OK

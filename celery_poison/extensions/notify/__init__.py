@@ -20,7 +20,7 @@ class Notify(Extension):
     def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
         settings = self.host.settings
         if settings.notify:
-            from celery_poison.extensions.notify.notifier import Notifier  # not in who only publishes
+            from celery_poison.extensions.notify.notifier import Notifier  # not where an app only publishes
 
             notifier = Notifier(self.host.app, ledger, settings, announce)
             yield Round("poison-notifier", PAUSE, notifier.round)

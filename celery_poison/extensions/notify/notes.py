@@ -1,4 +1,4 @@
-"""What receivers of ``poison_notify`` were told, as the ledger keeps it."""
+"""Notes in the ledger about the notifications that receivers have taken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Notes:
         return {field.decode("utf-8", "replace"): int(count) for field, count in raw.items()}
 
     def note(self, fence: int, outcome: str = "", changes: Mapping[str, int | str] | None = None) -> None:
-        """Note what a receiver was told, and count it; without either this only asks whose turn it is.
+        """Note and count the notifications of a receiver; without either this only checks the fence.
 
         Args:
             fence: of the active monitor.

@@ -1,11 +1,11 @@
-"""Tells whoever ``poison_notify`` names of new groups in quarantine, and of a fleet gate that closed.
+"""Notifies the receivers in ``poison_notify`` of new groups in quarantine, and of a closed fleet gate.
 
 A group (task and cause; of kept failures also what they raised) is told when it is new, when it has grown
 tenfold since it was told, and again once it has been empty for a while. No other message is worth a page.
 
-The active monitor tells, in threads of its own, one for each receiver: one that hangs or refuses holds up
-nobody. What was told is noted in the ledger afterwards: after a monitor that dies in between, the next one
-tells it again.
+The active monitor tells, in threads of its own, one for each receiver: one that hangs or refuses
+delays no other. A notification is noted in the ledger afterwards: if the monitor dies in between, the next
+one sends it again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EMPTY, PAUSE, LONGEST = 600.0, 5.0, 600.0
 GROWTH = 10
 #: Accusations that one notification spells out.
 MOST_ACCUSED = 5
-#: Characters of a task's name, which for an unknown task is whatever somebody sent.
+#: Characters of a task's name, which for an unknown task is any text of its publisher.
 _LENGTH = 120
 
 
@@ -245,7 +245,7 @@ class Notifier:
             Fenced: another monitor took over.
         """
         groups = {group.group: group for group in self.groups()}
-        # Asked before what was told is read: of who is free now, all of it has been noted.
+        # Before the notes are read: a receiver that is free now has all of its own in the ledger.
         free = [(delivery, left) for delivery in self._deliveries if (left := delivery.left()) >= 1]
         with no_fork():
             notified = self._notes.read()
