@@ -71,6 +71,7 @@ def server_of(app: Celery, at: str = "") -> str:
         if at:
             host, _, port = at.rpartition(":")
             connection.hostname, connection.port = host, int(port)
+            connection.alt, connection.cycle = [], None  # no other answers in its place
         channel = connection.default_channel
         if isinstance(channel, redis.Channel):
             with channel.conn_or_acquire() as client:

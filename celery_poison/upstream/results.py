@@ -15,8 +15,9 @@ logger = get_logger("celery_poison")
 
 #: Seconds for which an answer is waited for. The monitor's lock lasts longer than one such wait.
 ANSWER = 1.0
-#: Seconds for which a backend that did not answer is not asked again: nothing counts as stored meanwhile.
-QUIET = 30.0
+#: Seconds for which a backend is not asked again that did not answer so often, one after the other: nothing
+#: counts as stored meanwhile.
+QUIET, SILENCES = 30.0, 2
 
 
 class StoredResults:
@@ -24,6 +25,7 @@ class StoredResults:
 
     def __init__(self) -> None:
         self._asks_again_at = 0.0
+        self._silences = 0
 
     def has_success(self, task: Any, id: str, began_ms: int, *, ignored: bool | None = None) -> bool:
         """Return whether SUCCESS is stored for task ``id`` by a start; False where nothing says so in time.
@@ -47,7 +49,8 @@ class StoredResults:
         thread = threading.Thread(target=lambda: answers.append(ask()), name="poison-result", daemon=True)
         thread.start()
         thread.join(ANSWER)
-        if not answers and thread.is_alive():
+        self._silences = self._silences + 1 if thread.is_alive() else 0
+        if self._silences >= SILENCES:
             self._asks_again_at = time.monotonic() + QUIET
             logger.warning(
                 "celery_poison: the result backend did not answer within %g s: whether %s[%s] and others"

@@ -130,8 +130,8 @@ class Opening:
         self.loop.call_in_loop(message.ack)
 
     def _ledger_away(self, letter: _Letter) -> bool:
-        if not self.settings.fail_open:
-            return True
+        if not self.settings.fail_open and not _is_named(letter.message):
+            return True  # it may be a guarded task's; one that is named here is not
         self.loop.call_in_loop(partial(self._open, letter, NO_HISTORY))
         return False
 

@@ -14,7 +14,7 @@ from celery_poison.errors import SchemaMismatch
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.ledger.connection import refuse_unless_owned
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import identity_of, server_of
+from celery_poison.quarantine.owner import identity_of, is_same_broker, server_of
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.cli.conftest import Console
@@ -95,6 +95,18 @@ def test_another_name_of_a_broker_that_was_restarted_is_no_other_broker(
         with production.worker("w2", env={"BROKER_URL": link.url}) as worker:
             worker.wait_ready()
         other.close()
+
+
+@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+def test_where_a_broker_has_several_addresses_none_of_them_answers_for_the_one_that_signed(
+    production: Ids,
+) -> None:
+    other = _beside(production, production.broker_url)
+    other.conf.broker_url = [production.broker_url, production.broker_url]
+    assert server_of(other) != ""
+    assert server_of(other, at="127.0.0.1:1") == ""
+    assert not is_same_broker(other, {"server": "another", "address": "127.0.0.1:1"})
+    other.close()
 
 
 def _address(broker_url: Any, **options: Any) -> str:

@@ -301,3 +301,21 @@ def test_NEW_9_a_number_of_an_outbox_that_there_is_not_blocks_nothing(crew: Crew
     assert not crew.events("send_failed", "queue_blocked")
     seen = overview(crew.app)
     assert seen.outbox == [] and not any("blocked" in told for told in seen.verdict)
+
+
+@pytest.mark.parametrize("name", ["fleet.told", "fleet.healthy"])
+def test_NEW_5_a_mapping_of_three_is_a_call_as_celery_takes_it(crew: Crew, name: str) -> None:
+    """Headers of protocol 2 and a body of protocol 1."""
+    body = json.dumps({"args": [1], "kwargs": {}, "retries": 0}).encode()
+    with crew.app.connection_for_write() as connection:
+        crew.app.amqp.Producer(connection).publish(
+            body,
+            routing_key="celery",
+            content_type=JSON,
+            content_encoding="utf-8",
+            headers={"id": "both", "task": name},
+            declare=[crew.app.amqp.queues["celery"]],
+        )
+    with crew.worker():
+        crew.await_that(lambda: crew.starts(name.partition(".")[2]) or crew.quarantine.list(), "it runs")
+        assert not crew.quarantine.list()
