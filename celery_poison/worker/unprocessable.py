@@ -231,9 +231,12 @@ class Unprocessable:
             payload = message.payload
         except (DecodeError, ContentDisallowed) as error:
             return error  # it cannot be asked again: it is unpacked once
-        if not isinstance(payload, (list, tuple)) or len(payload) != 3:
-            return None  # Celery takes a mapping, and says what else it finds
-        _, kwargs, embed = payload
+        if isinstance(payload, Mapping) and "args" in payload:
+            return None  # Celery takes it as a call of protocol 1
+        try:
+            _, kwargs, embed = payload
+        except (TypeError, ValueError):
+            return None  # Celery finds that, and says so
         if not isinstance(kwargs, Mapping):
             return InvalidTaskError(f"the keyword arguments are no mapping: {kwargs!r:.50}")
         if embed and not isinstance(embed, Mapping):

@@ -95,7 +95,9 @@ def test_a_poison_is_convicted_in_a_worker_that_is_run_in_an_odd_way(
         worker.stop()
     assert lives == (1 if poison == "kill_child" else 2)
     counts = odd.marks.count("healthy", "end")
-    assert {n: counts[n] for n in range(HEALTHY)} == dict.fromkeys(range(HEALTHY), 1)
+    again = [number for number in range(HEALTHY) if counts[number] != 1]
+    # A task whose worker is killed after its last line and before its acknowledgement runs once more.
+    assert len(again) < lives and all(counts[number] == 2 for number in again), counts
 
 
 @pytest.mark.parametrize("pool", sampled(["prefork"], ["threads", "solo"]))
