@@ -4,19 +4,18 @@
 The core calls hooks by :class:`Extensions`, which holds each as one tuple over all extensions. Where none
 fills it, the tuple is empty, and costs one truth test.
 
-What a hook raises goes to ``complain``, and the task goes on. ``publishing`` and ``sending`` may refuse, and
-what stands around a step (``quarantining``, ``discarding``) may raise.
+What a hook raises goes to ``complain``, and the task goes on (``basics/calling.py``). ``publishing`` and
+``sending`` may refuse, and what stands around a step (``quarantining``, ``discarding``) may raise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from celery_poison.decide import Run
-from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
 from celery_poison.producer.capture import Outgoing
@@ -24,7 +23,6 @@ from celery_poison.reports import Report
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-Complain = Callable[[Exception], object]
 Around = AbstractContextManager[None]
 Stored = Callable[[str], Mapping[str, bytes]]
 
@@ -44,6 +42,25 @@ class Round(NamedTuple):
     name: str
     pause: float
     work: Callable[[int], object]
+
+
+class Panel(NamedTuple):
+    """What an overview (``status``, Flower) shows of an extension.
+
+    Attributes:
+        name: of its field in ``status --json``, and of its line.
+        value: for Flower; None: there is nothing.
+        as_json: that field.
+        decision: what waits for a person, in a sentence; empty: nothing does.
+        typed: what that person types.
+    """
+
+    name: str
+    value: Any = None
+    as_json: Any = None
+    line: str = ""
+    decision: str = ""
+    typed: str = ""
 
 
 class Extension:
@@ -93,6 +110,10 @@ class Extension:
     def lost(self, ledger: Ledger, mid: str, start: Start, cause: str, reason: str) -> None:
         """Hear of a start whose worker died, before its end is recorded; again if Redis is away meanwhile."""
 
+    def panel(self, ledger: Ledger) -> Iterable[Panel]:
+        """Return what an overview shows, the same names each time."""
+        return ()
+
 
 class Extensions:
     """The hooks of some extensions, each as a tuple in their order."""
@@ -108,6 +129,7 @@ class Extensions:
         self.discarding = _filled(self.all, Extension.discarding)
         self.ended = _filled(self.all, Extension.ended)
         self.lost = _filled(self.all, Extension.lost)
+        self.panel = _filled(self.all, Extension.panel)
 
     @classmethod
     def of(cls, host: Any) -> Extensions:
@@ -126,34 +148,3 @@ def _filled(
 ) -> tuple[Callable[[*Ts], T], ...]:
     name = hook.__name__
     return tuple(getattr(each, name) for each in extensions if getattr(type(each), name) is not hook)
-
-
-def gather(hooks: Iterable[Callable[[*Ts], Iterable[T]]], complain: Complain, *args: *Ts) -> list[T]:
-    """Return what the hooks return, in their order; one that raises is complained of and adds nothing."""
-    found: list[T] = []
-    for hook in hooks:
-        try:
-            found += [*hook(*args)]
-        except Exception as error:
-            complain(error)
-    return found
-
-
-def tell(hooks: Iterable[Callable[[*Ts], object]], complain: Complain, *args: *Ts) -> None:
-    """Call the hooks, in their order; one that raises is complained of, but a ledger that is away is not."""
-    for hook in hooks:
-        try:
-            hook(*args)
-        except LedgerUnavailable:
-            raise
-        except Exception as error:
-            complain(error)
-
-
-@contextmanager
-def within(managers: Iterable[Around]) -> Iterator[None]:
-    """Enter what hooks stand around a step with, in their order."""
-    with ExitStack() as stack:
-        for manager in managers:
-            stack.enter_context(manager)
-        yield

@@ -15,8 +15,9 @@ from celery.signals import before_task_publish
 from celery.utils.log import get_logger
 
 from celery_poison import headers as names
+from celery_poison.basics.calling import tell
 from celery_poison.errors import ConfigurationError, NoLedger
-from celery_poison.extension import Extensions, tell
+from celery_poison.extension import Extensions
 from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls

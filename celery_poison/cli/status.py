@@ -97,10 +97,7 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
     for wish in seen.asked:
         since, left = when(wish.since), span(wish.until - seen.at)
         yield "asked for", f"{since}: {wish.story}; within {left} {wish.how}"
-    if proposal := seen.proposal:
-        options = f" and {count_of(len(proposal.policy), 'option')}" if proposal.policy else ""
-        what = f"{count_of(len(proposal.rules), 'rule')}{options} of the pipeline"
-        yield "proposal", f"{what}, until {when(proposal.until)}: `pipeline publish --show`"
+    yield from ((panel.name, panel.line) for panel in seen.panels if panel.line)
     yield "gate", gate_line(seen.gate)
     yield "workers", f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
     if seen.alive:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from celery import Celery
 
 from celery_poison import causes
+from celery_poison.basics.calling import tell
 from celery_poison.broker.unacked import owners, put_back
 from celery_poison.causes import Evidence
 from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
 from celery_poison.errors import StaleDelivery
-from celery_poison.extension import tell
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.messages import Known

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from tornado.web import HTTPError
 
 from celery_poison.errors import MessageNotFound
+from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen, scheduled
 from celery_poison.flower.ledger import Job
@@ -78,11 +79,12 @@ async def decide(of: Guarded, verb: str) -> Any:
     typed = of.said("version")
     if not (typed.isascii() and typed.isdecimal() and len(typed) < 16):
         raise HTTPError(400, "version must be the number of a proposal")
-    quarantine, number, how = of.ledger.quarantine, int(typed), {"actor": of.actor, "note": of.said("note")}
+    desk, number = ProposalDesk(of.application.capp), int(typed)
+    how = {"actor": of.actor, "note": of.said("note")}
     if verb == "apply":
-        apply = partial(quarantine.apply_proposal, number, rules_only=of.said("rules_only") == "1", **how)
+        apply = partial(desk.apply, number, rules_only=of.said("rules_only") == "1", **how)
         return (await of.ledger.change(apply))._asdict()
-    await of.ledger.change(partial(quarantine.dismiss_proposal, number, **how))
+    await of.ledger.change(partial(desk.dismiss, number, **how))
     return {"version": number}
 
 

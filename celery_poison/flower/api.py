@@ -185,7 +185,7 @@ async def blocks(api: Api) -> Any:
 
 async def proposal(api: Api) -> Any:
     """Return what the pipeline proposes; null if nothing waits."""
-    waiting = (await api.overview()).proposal
+    waiting = (await api.overview()).panel("proposal")
     return waiting and waiting.as_dict()
 
 

@@ -56,11 +56,15 @@ _HEADER = re.compile(r"-- (KEYS|ARGV)\[(\d+)\] (\w+)")
 
 
 class Script:
-    """One Lua file: its text, and the names of its keys and arguments as its header declares them."""
+    """One Lua file: its text, and the names of its keys and arguments as its header declares them.
 
-    def __init__(self, name: str, text: str) -> None:
+    Args:
+        parts: what it may use of its own package, beside the parts that all scripts share.
+    """
+
+    def __init__(self, name: str, text: str, parts: Sequence[str] = ()) -> None:
         self.name = name
-        self.text = _prelude(text) + text
+        self.text = _prelude(text, parts) + text
         self.keys = self._declared(text, "KEYS")
         self.arguments = self._declared(text, "ARGV")
 
@@ -85,15 +89,15 @@ class Script:
 
 #: Parts that scripts share; each may use those before it.
 _PARTS = (
-    *("journal", "groups", "start", "gate", "presence", "parking", "blocks", "proposals", "counts"),
+    *("journal", "groups", "start", "gate", "presence", "parking", "blocks", "counts"),
     *("lineage", "effects", "outbox", "tied"),
 )
 
 
-def _prelude(text: str) -> str:
+def _prelude(text: str, own_parts: Sequence[str]) -> str:
     """Return what ``text`` uses of the shared parts: Redis makes their functions anew in every call."""
     found = ""
-    for part in map(_read, (f"_{name}" for name in reversed(_PARTS))):
+    for part in (*own_parts, *map(_read, (f"_{name}" for name in reversed(_PARTS)))):
         names = "|".join(re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE))
         if re.search(rf"\b({names})\b", found + text):
             found = part + found
@@ -112,7 +116,9 @@ def script(name: str) -> Script:
         name: of an extension's own script with its package before it: ``celery_poison.extensions.x:name``.
     """
     package, _, own = name.rpartition(":")
-    return Script(own, _read(own, package or __package__))
+    files = resources.files(package).joinpath("lua").iterdir() if package else ()
+    parts = [_read(f.name.removesuffix(".lua"), package) for f in files if f.name.startswith("_")]
+    return Script(own, _read(own, package or __package__), parts)
 
 
 @cache

@@ -16,13 +16,15 @@ import click
 
 from celery_poison.basics.text import clean, when
 from celery_poison.errors import ConfigurationError, ProposalRefused
+from celery_poison.extensions.proposals.proposal import ProposedRule, policy_item, sheet
+from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import Code
 from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy
 from celery_poison.policy import EVERY_TASK, OVERRIDABLE, entry_of
 from celery_poison.quarantine.owner import default_actor
-from celery_poison.rules.blocks import Proposal, ProposedRule, is_fingerprint, policy_item, read_rules, sheet
+from celery_poison.rules.blocks import is_fingerprint, read_rules
 
 if TYPE_CHECKING:
     from celery_poison.pipeline.derived import Derived
@@ -163,10 +165,10 @@ def decide(options: Mapping[str, Any]) -> bool:
             how = {name: bool(options.get(name)) for name in ("rules_only", "replaced")}
             told = {"applied": _apply(ledger, options["apply"], **_who(options), **how)}
         elif options.get("dismiss"):
-            ledger.dismiss_proposal(options["dismiss"], **_who(options))
+            Proposals(ledger).dismiss(options["dismiss"], **_who(options))
             told = {"dismissed": options["dismiss"]}
         else:
-            rules, policy = ledger.retract(**_who(options))
+            rules, policy = Proposals(ledger).retract(**_who(options))
             told = {"taken_back": {"rules": rules, "policy": policy}}
     _tell(options, told)
     return True
@@ -189,7 +191,7 @@ def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
         outcomes, best, reasons, now = commands.replayed(tables, options)
         found = proposals(tables.ask(_FINGERPRINTS).to_pylist(), outcomes, options["least"])
         at_once = bool(options.get("at_once"))
-        decided = _in_force(ledger) | (set() if options.get("again") else policies.refused_items(ledger))
+        decided = _in_force(ledger) | (set() if options.get("again") else Proposals(ledger).refused_items())
         rules = [rule for rule in found if rule.item not in decided]
         # What nobody is asked about cannot be more than rules: a policy is for a person.
         wanted = {} if at_once else policy_of(best, now)
@@ -199,7 +201,9 @@ def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
         said = f"{len(rules)} rules, {len(policy)} options, {as_of}"
         said += f": {options['note']}" if options.get("note") else ""
         lasts_ms = round(options["hours"] * 3_600_000)
-        code, version = ledger.publish(text, effect, lasts_ms=lasts_ms, actor=who["actor"], said=said)
+        code, version = Proposals(ledger).publish(
+            text, effect, lasts_ms=lasts_ms, actor=who["actor"], said=said
+        )
         told: dict[str, Any] = {"decided_before": len(found) - len(rules), "grounds": as_of}
         told["proposal"] = None if code is Code.DONE else _waiting(ledger)
         if at_once and code is not Code.DONE:
@@ -220,12 +224,12 @@ def _who(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _waiting(ledger: Ledger) -> dict[str, Any] | None:
-    waiting = Proposal.read(*policies.waiting_proposal(ledger))
+    waiting = Proposals(ledger).waiting()
     return waiting.as_dict() if waiting else None
 
 
 def _apply(ledger: Ledger, version: int, **how: Any) -> dict[str, int]:
-    rules, options = ledger.apply_proposal(version, **how)
+    rules, options = Proposals(ledger).apply(version, **how)
     return {"version": version, "rules": rules, "options": options}
 
 

@@ -18,8 +18,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_poison import signals
+from celery_poison.basics.calling import gather
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, MessageNotFound
-from celery_poison.extension import Extensions, gather
+from celery_poison.extension import Extensions
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.ledger.policies import Pause, Scope

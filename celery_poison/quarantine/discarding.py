@@ -12,8 +12,9 @@ from contextlib import suppress
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
+from celery_poison.basics.calling import within
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
-from celery_poison.extension import Extensions, within
+from celery_poison.extension import Extensions
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.rules.limits import limit_of

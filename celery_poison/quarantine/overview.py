@@ -12,8 +12,10 @@ import redis
 from celery import Celery
 
 from celery_poison import causes
+from celery_poison.basics.calling import gather
 from celery_poison.basics.text import argument, command, count_of, duration, short, some_of, span, when
 from celery_poison.errors import ConfigurationError
+from celery_poison.extension import Panel
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.outbox import FAILED, LaneRecord
@@ -27,7 +29,7 @@ from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.queues import Backlog, Deaf, Held, find_deaf, find_held, read_backlogs
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import Stranded, find_stranded
-from celery_poison.rules.blocks import Proposal, read_rules
+from celery_poison.rules.blocks import read_rules
 from celery_poison.settings import Settings
 
 #: Messages that nobody works on, each with a warning of its own.
@@ -64,7 +66,7 @@ class Overview:
         held: queues that no worker consumes since they are paused, and in which messages wait.
         asked: acts that wait for a second person (``poison_second_person``), the oldest first.
         process_deaths: cause -> task processes that died alone, ever; their worker lived on.
-        proposal: what the pipeline proposes and waits for a person.
+        panels: what extensions show.
         gate: the fleet gate: whether deaths convict at this moment.
         observe_only: whether this app only observes (``poison_observe_only``).
         would_quarantine: cause -> messages that would have been quarantined while it did.
@@ -100,7 +102,7 @@ class Overview:
     held: list[Held]
     asked: list[Wish]
     process_deaths: dict[str, int]
-    proposal: Proposal | None
+    panels: list[Panel]
     gate: GateRecord
     observe_only: bool
     would_quarantine: dict[str, int]
@@ -123,7 +125,7 @@ class Overview:
         if self.faults:
             return Level.BROKEN
         blocked = any(lane.blocked for lane in self.outbox)
-        decisions = self.quarantined or self.observed or self.proposal or self.asked
+        decisions = self.quarantined or self.observed or self.asked or self._decisions
         waits = decisions or blocked or self.unsent or self.held
         return Level.DECIDE if waits else Level.WELL
 
@@ -141,8 +143,7 @@ class Overview:
                 about = f" ({which}, {task}{causes.short(oldest.cause)})"
             told.append(f"{self.quarantined} {need} a decision{about}")
         told += self._observing
-        if self.proposal:
-            told.append("a proposal of the pipeline needs a decision")
+        told += [panel.decision for panel in self._decisions]
         if self.asked:
             told.append(
                 f"what {some_of({wish.actor for wish in self.asked})} asked for needs a second person"
@@ -161,6 +162,14 @@ class Overview:
         return told or [f"all is well: {workers}, nothing in quarantine"]
 
     @property
+    def _decisions(self) -> list[Panel]:
+        return [panel for panel in self.panels if panel.decision]
+
+    def panel(self, name: str) -> Any:
+        """Return what the extension shows that has a panel of this name; None: nothing."""
+        return next((panel.value for panel in self.panels if panel.name == name), None)
+
+    @property
     def _observing(self) -> list[str]:
         """What would be in quarantine at this moment if it were not only observed."""
         if not self.observed:
@@ -176,7 +185,7 @@ class Overview:
         typed = ["poison groups"] if self.quarantined > 1 else []
         typed += [f"poison show {argument(short(self.oldest.id))}"] if self.oldest else []
         typed += [f"poison show {argument(short(record.id))}" for record in self.observed[:1]]
-        typed += ["poison pipeline publish --show"] if self.proposal else []
+        typed += [panel.typed for panel in self._decisions]
         typed += [f"poison resume --queue {shlex.quote(held.queue)}" for held in self.held]
         typed += ["poison outbox status"] if any(lane.blocked for lane in self.outbox) else []
         typed += ["poison outbox list --failed"] if self.unsent else []
@@ -230,7 +239,7 @@ class Overview:
     def as_dict(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""
         shown = asdict(self)
-        del shown["stranded"], shown["observed"]
+        del shown["stranded"], shown["observed"], shown["panels"]
         shown["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
         own = ("level", "next", "states", "guarded_tasks", "unguarded_tasks", "unguarded", "ledger_errors")
         return {
@@ -239,7 +248,7 @@ class Overview:
             "verdict": "; ".join(self.verdict),
             "oldest": self.oldest and self.oldest.as_dict(),
             "outbox_database": self.outbox_database and self.outbox_database._asdict(),
-            "proposal": self.proposal and self.proposal.summary(),
+            **{panel.name: panel.as_json for panel in self.panels},
             "stuck": [stuck.as_dict() for stuck in self.stranded.oldest],
             "stuck_messages": self.stranded.counts,
         }
@@ -273,7 +282,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         paused=paused,
         held=held,
         process_deaths=process_deaths(queries.counts()),
-        proposal=Proposal.read(*policies.waiting_proposal(ledger)),
+        panels=gather(plugin.extensions.panel, plugin.complain, ledger),
         gate=queries.gate(),
         observe_only=settings.observe_only,
         would_quarantine=queries.would_quarantine(),

@@ -1,4 +1,4 @@
-"""What is in force for an app, changed while its workers run: block list, policies, fleet gate, proposals.
+"""What is in force for an app, changed while its workers run: block list, policies, fleet gate.
 
 :class:`~celery_poison.quarantine.Quarantine` has these methods, too.
 """
@@ -86,14 +86,6 @@ class PolicyChange(NamedTuple):
     version: int
     task: str
     options: Options
-
-
-class Applied(NamedTuple):
-    """What a proposal put in force: so many rules, and options of every guarded task's policy."""
-
-    version: int
-    rules: int
-    options: int
 
 
 class Rules:
@@ -321,36 +313,6 @@ class Rules:
             raise MessageNotFound("the fleet gate is not closed")
         signals.fleet_gate_lifted.send(sender=None, actor=actor, note=note)
         return self.queries.gate()
-
-    # --- the pipeline's proposal (NEW-7) -------------------------------------------------------
-
-    def apply_proposal(
-        self, version: int, *, actor: str = "", note: str = "", rules_only: bool = False
-    ) -> Applied:
-        """Put a proposal in force, exactly as it was read, in one step; workers obey within a heartbeat.
-
-        A rule that is there already stays as it is. Each rule ends by itself, as long after this as the
-        proposal was to last; the policy does not.
-
-        Args:
-            rules_only: leave the policy alone.
-
-        Raises:
-            ProposalRefused: it is over, or decided already, or there is a newer one.
-        """
-        self.check_owner()
-        actor = actor or default_actor()
-        done = self._ledger.apply_proposal(version, actor=actor, note=note, rules_only=rules_only)
-        return Applied(version, *done)
-
-    def dismiss_proposal(self, version: int, *, actor: str = "", note: str = "") -> None:
-        """Drop the proposal that waits; nothing of it is proposed again for 30 days.
-
-        Raises:
-            ProposalRefused: as :meth:`apply_proposal`.
-        """
-        self.check_owner()
-        self._ledger.dismiss_proposal(version, actor=actor or default_actor(), note=note)
 
 
 def shown(value: Any) -> str:

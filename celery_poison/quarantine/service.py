@@ -7,9 +7,9 @@ from functools import cached_property, partial
 from itertools import islice
 
 from celery_poison import causes, signals
+from celery_poison.basics.calling import within
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
-from celery_poison.extension import within
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of

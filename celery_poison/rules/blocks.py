@@ -1,16 +1,12 @@
-"""What is blocked, as Redis keeps it (NEW-3), and what the pipeline proposes to block and to set (NEW-7).
-
-A rule is about a task or a fingerprint, whose messages may not run; a proposal waits for a person.
-"""
+"""What is blocked, as Redis keeps it (NEW-3): a task or a fingerprint, whose messages may not run."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
@@ -109,107 +105,3 @@ def in_force(
         except (ValueError, TypeError, OverflowError, RecursionError):
             complaints.append(ConfigurationError(ignored.format(field)))
     return {field: each for field, each in found.items() if not each.until or each.until > now}, complaints
-
-
-# --- proposals ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposedRule:
-    """Messages of ``task`` that bear ``fingerprint`` go to quarantine on arrival.
-
-    Attributes:
-        note: why, in a sentence.
-        deaths, messages: how many deaths were proven on how many different messages of it.
-        caught: messages that the rule would have kept from running, by the back-test.
-        innocents: of these, those that would have ended alive; a rule with any is never proposed.
-    """
-
-    fingerprint: str
-    task: str
-    note: str
-    deaths: int = 0
-    messages: int = 0
-    caught: int = 0
-    innocents: int = 0
-
-    @property
-    def item(self) -> str:
-        """What this rule does, as a word: the same for every proposal that does it."""
-        return f"fingerprint:{self.fingerprint}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal(Record):
-    """What waits for a person.
-
-    Attributes:
-        version: its number; no other proposal ever has it.
-        at, until: seconds since 1970 by Redis' clock: when it was first made, and when it is over.
-        actor: who, or whose cron job, made it.
-        policy: option -> value that the back-test recommends for every guarded task.
-        reasons: of the policy, in sentences.
-    """
-
-    version: int
-    at: float
-    until: float
-    actor: str
-    rules: Sequence[ProposedRule]
-    policy: Mapping[str, Any]
-    reasons: Sequence[str]
-
-    @property
-    def caught(self) -> int:
-        """Messages that its rules would have kept from running, by the back-test."""
-        return sum(rule.caught for rule in self.rules)
-
-    def summary(self) -> dict[str, Any]:
-        """Return what an overview says of it."""
-        told = {name: getattr(self, name) for name in ("version", "at", "until", "actor", "caught")}
-        return {**told, "rules": len(self.rules), "policy": dict(self.policy)}
-
-    @classmethod
-    def read(cls, text: str | bytes | None, now: float) -> Self | None:
-        """Return what a stored sheet says; None: there is none, or it is over, or not to be understood."""
-        try:
-            told = json.loads(text or b"null")
-            if not told or told["until_ms"] / 1000 <= now:
-                return None
-            return cls(
-                version=int(told["version"]),
-                at=told["at_ms"] / 1000,
-                until=told["until_ms"] / 1000,
-                actor=str(told["actor"]),
-                rules=[_rule(each) for each in told["rules"]],
-                policy=dict(told["policy"]),
-                reasons=[str(each) for each in told["reasons"]],
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            return None
-
-
-def _rule(told: Mapping[str, Any]) -> ProposedRule:
-    numbers = {name: int(told.get(name) or 0) for name in ("deaths", "messages", "caught", "innocents")}
-    words = {name: str(told[name]) for name in ("fingerprint", "task", "note")}
-    values: dict[str, Any] = {**words, **numbers}
-    return ProposedRule(**values)
-
-
-def policy_item(name: str, value: object) -> str:
-    """Return what an option of a policy does, as a word."""
-    return f"policy:{name}={json.dumps(value)}"
-
-
-def sheet(
-    rules: Sequence[ProposedRule], policy: Mapping[str, Any], reasons: Iterable[str]
-) -> tuple[str, str]:
-    """Return what is published, as JSON, and its effect: the same for sheets that would do the same.
-
-    The effect of a sheet that would do nothing is empty.
-    """
-    of_policy = [policy_item(name, value) for name, value in policy.items()]
-    items = sorted([*of_policy, *(rule.item for rule in rules)])
-    effect = hashlib.sha256("\n".join(items).encode()).hexdigest() if items else ""
-    told = {"rules": [asdict(rule) for rule in rules], "policy": dict(policy), "policy_items": of_policy}
-    return json.dumps({**told, "reasons": [*reasons]}), effect

@@ -10,10 +10,10 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.basics.calling import within
 from celery_poison.basics.text import clean
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, QuarantineFull, StaleDelivery
-from celery_poison.extension import within
 from celery_poison.headers import FAILURES, RELEASE, VERDICT
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries

@@ -13,10 +13,10 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
 from celery_poison import causes
+from celery_poison.basics.calling import tell
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, End, Run, Settlement, disposition
-from celery_poison.extension import tell
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
 from celery_poison.rules.failures import Failure

@@ -16,9 +16,10 @@ from kombu.compression import compress
 
 from celery_poison.causes import Evidence
 from celery_poison.cli.celery_command import VERBS
+from celery_poison.extensions.proposals.proposal import ProposedRule, sheet
+from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import MessageRecord
-from celery_poison.rules.blocks import ProposedRule, sheet
 from celery_poison.rules.failures import Attempt, KeptFailure, earlier_of
 from tests import PATIENCE
 from tests.apps.harness import Fleet
@@ -280,7 +281,7 @@ def test_NEW_7_status_says_that_a_proposal_of_the_pipeline_waits(console: Consol
     assert console.json("status")["proposal"] is None and "of the pipeline" not in console.out("status")
     rule = ProposedRule(fingerprint=f"{7:016x}", task="t", note="why", caught=4)
     text, effect = sheet([rule], {"max_crashes": 1}, ["because"])
-    _, version = keeper.ledger.publish(text, effect, lasts_ms=60_000, actor="cron", said="")
+    _, version = Proposals(keeper.ledger).publish(text, effect, lasts_ms=60_000, actor="cron", said="")
     seen = console.json("status")["proposal"]
     assert (seen["version"], seen["rules"], seen["caught"], seen["policy"]) == (
         version,

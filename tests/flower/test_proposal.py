@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from celery_poison.extensions.proposals.proposal import ProposedRule, sheet
+from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import policies
 from celery_poison.plugin import plugin_of
-from celery_poison.rules.blocks import ProposedRule, read_rules, sheet
+from celery_poison.rules.blocks import read_rules
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
@@ -29,7 +31,7 @@ def propose(fleet: Fleet, *numbers: int, policy: int = 0, hours: float = 1) -> i
     ]
     text, effect = sheet(rules, {"max_crashes": policy} if policy else {}, [f"because {HOSTILE}"])
     lasts_ms = round(hours * 3_600_000)
-    return ledger.publish(text, effect, lasts_ms=lasts_ms, actor="cron@host", said="rules")[1]
+    return Proposals(ledger).publish(text, effect, lasts_ms=lasts_ms, actor="cron@host", said="rules")[1]
 
 
 def in_force(fleet: Fleet) -> dict[str, str]:
@@ -85,7 +87,7 @@ def test_NEW_7_it_is_dismissed_and_programs_do_the_same(serve: Serve, fleet: Fle
     version = propose(fleet, 2, policy=1)
     done = flower.post_json("/api/poison/proposal/apply", {"version": version, "rules_only": True})
     assert done.json == {"version": version, "rules": 1, "options": 0}
-    assert plugin_of(fleet.app).open_ledger().retract("ben") == (1, False)
+    assert Proposals(plugin_of(fleet.app).open_ledger()).retract("ben") == (1, False)
     assert flower.post_json("/api/poison/proposal/dismiss", {}).status == 400
 
 

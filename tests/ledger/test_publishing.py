@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from celery_poison.errors import ProposalRefused
+from celery_poison.extensions.proposals.proposal import Proposal, ProposedRule, sheet
+from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.scripts import Code
-from celery_poison.rules.blocks import Kind, Proposal, ProposedRule, read_rules, sheet
+from celery_poison.rules.blocks import Kind, read_rules
 
 RULES = [ProposedRule(fingerprint=f"{n:016x}", task="shop.pdf", note="why", caught=n) for n in range(3)]
 POLICY = {"max_crashes": 1, "max_payload_bytes": 100_000_000}
@@ -30,11 +32,11 @@ def _publish(
     ledger: Ledger, rules: Any = RULES, policy: Any = None, lasts_ms: int = HOUR
 ) -> tuple[Code, int]:
     text, effect = sheet(rules, policy or {}, ["because"])
-    return ledger.publish(text, effect, lasts_ms=lasts_ms, actor="cron", said="so much")
+    return Proposals(ledger).publish(text, effect, lasts_ms=lasts_ms, actor="cron", said="so much")
 
 
 def _waiting(ledger: Ledger) -> Proposal | None:
-    return Proposal.read(*policies.waiting_proposal(ledger))
+    return Proposals(ledger).waiting()
 
 
 def _in_force(ledger: Ledger) -> dict[str, str]:
@@ -70,13 +72,13 @@ def test_NEW_7_a_proposal_puts_nothing_in_force_and_waits_for_a_person(ledger: L
 def test_NEW_7_a_person_applies_what_was_read_and_one_command_takes_all_of_it_back(ledger: Ledger) -> None:
     ledger.set_policy("*", '{"max_failures":7}', 0, "eva", "")
     _, version = _publish(ledger, policy=POLICY)
-    assert ledger.apply_proposal(version, actor="ann", note="seen") == (3, 2)
+    assert Proposals(ledger).apply(version, actor="ann", note="seen") == (3, 2)
     known = policies.version(ledger, ledger.keys.blocks), policies.version(ledger, ledger.keys.policy)
     assert set(_in_force(ledger).values()) == {"ann"} and _waiting(ledger) is None
     assert _every_task(ledger) == {**POLICY, "max_failures": 7}
     assert _told(ledger, "proposal_applied") == [("ann", f"{version}: 3 rules, 2 options: seen")]
     assert ("ann", f"fingerprint {0:016x}: why (proposal {version})") in _told(ledger, "blocked")
-    assert ledger.retract("ben", "they complain") == (3, True)
+    assert Proposals(ledger).retract("ben", "they complain") == (3, True)
     assert _in_force(ledger) == {} and _every_task(ledger) == {"max_failures": 7}
     assert (
         policies.version(ledger, ledger.keys.blocks) > known[0]
@@ -84,7 +86,7 @@ def test_NEW_7_a_person_applies_what_was_read_and_one_command_takes_all_of_it_ba
     )
     assert len(_told(ledger, "unblocked")) == 3
     assert _told(ledger, "proposal_taken_back") == [("ben", "3 rules, 1 policies: they complain")]
-    assert ledger.retract("ben") == (0, False)
+    assert Proposals(ledger).retract("ben") == (0, False)
     assert len(_told(ledger, "proposal_taken_back")) == 1
 
 
@@ -93,11 +95,11 @@ def test_NEW_7_only_the_newest_is_applied_unless_somebody_says_so(ledger: Ledger
     _, new = _publish(ledger, RULES[1:])
     assert new > old
     with pytest.raises(ProposalRefused, match=f"{old} is not the newest any more; {new} waits"):
-        ledger.apply_proposal(old, actor="ann")
+        Proposals(ledger).apply(old, actor="ann")
     with pytest.raises(ProposalRefused, match="not the newest"):
-        ledger.dismiss_proposal(old, actor="ann")
+        Proposals(ledger).dismiss(old, actor="ann")
     assert _in_force(ledger) == {}
-    ledger.apply_proposal(old, actor="ann", replaced=True)
+    Proposals(ledger).apply(old, actor="ann", replaced=True)
     assert [*_in_force(ledger)] == [RULES[0].fingerprint]
     told = _waiting(ledger)
     assert told is not None and told.version == new
@@ -105,20 +107,20 @@ def test_NEW_7_only_the_newest_is_applied_unless_somebody_says_so(ledger: Ledger
 
 def test_NEW_7_what_is_decided_over_or_unknown_is_refused_in_words(ledger: Ledger) -> None:
     _, version = _publish(ledger)
-    ledger.apply_proposal(version, actor="ann")
+    Proposals(ledger).apply(version, actor="ann")
     with pytest.raises(ProposalRefused, match="was applied already, by ann"):
-        ledger.apply_proposal(version, actor="ben", replaced=True)
+        Proposals(ledger).apply(version, actor="ben", replaced=True)
     with pytest.raises(ProposalRefused, match="there is no proposal 7; none waits"):
-        ledger.apply_proposal(7, actor="ben")
+        Proposals(ledger).apply(7, actor="ben")
     _, version = _publish(ledger, RULES[:1], lasts_ms=0)
     assert _waiting(ledger) is None
     with pytest.raises(ProposalRefused, match="has expired"):
-        ledger.apply_proposal(version, actor="ben", replaced=True)
+        Proposals(ledger).apply(version, actor="ben", replaced=True)
     _, version = _publish(ledger, RULES[:2])
-    ledger.dismiss_proposal(version, actor="ann", note="no")
+    Proposals(ledger).dismiss(version, actor="ann", note="no")
     assert _told(ledger, "proposal_dismissed") == [("ann", f"{version}: no")]
     with pytest.raises(ProposalRefused, match="was dismissed by ann"):
-        ledger.apply_proposal(version, actor="ben", replaced=True)
+        Proposals(ledger).apply(version, actor="ben", replaced=True)
 
 
 def test_a_proposal_that_would_do_the_same_keeps_its_number(ledger: Ledger) -> None:
@@ -136,55 +138,55 @@ def test_what_history_does_not_support_any_more_does_not_wait_any_more(ledger: L
     assert _publish(ledger, []) == (Code.DONE, 0)
     assert _waiting(ledger) is None
     with pytest.raises(ProposalRefused, match="not the newest any more; none waits"):
-        ledger.apply_proposal(version, actor="ann")
+        Proposals(ledger).apply(version, actor="ann")
 
 
 def test_what_a_person_said_no_to_is_remembered(ledger: Ledger) -> None:
     _, version = _publish(ledger, RULES[:1], POLICY)
-    ledger.dismiss_proposal(version, actor="ann")
+    Proposals(ledger).dismiss(version, actor="ann")
     _, version = _publish(ledger, RULES[1:])
-    ledger.apply_proposal(version, actor="ann")
-    ledger.retract("ann")
+    Proposals(ledger).apply(version, actor="ann")
+    Proposals(ledger).retract("ann")
     items = {rule.item for rule in RULES}
-    assert policies.refused_items(ledger) == {
+    assert Proposals(ledger).refused_items() == {
         *items,
         "policy:max_crashes=1",
         "policy:max_payload_bytes=100000000",
     }
     stored = json.loads(ledger.client.hget(ledger.keys.published, "refused") or b"")  # type: ignore[arg-type]
     ledger.client.hset(ledger.keys.published, "refused", json.dumps(dict.fromkeys(stored, 1)))
-    assert policies.refused_items(ledger) == set(), "not for ever"
+    assert Proposals(ledger).refused_items() == set(), "not for ever"
 
 
 def test_a_persons_rule_and_policy_are_neither_replaced_nor_taken_back(ledger: Ledger) -> None:
     told = {"task": "shop.pdf", "actor": "eva", "note": "mine", "said": "mine"}
     ledger.block(Kind.FINGERPRINT, RULES[0].fingerprint, lasts_ms=0, **told)
     _, version = _publish(ledger, policy=POLICY)
-    assert ledger.apply_proposal(version, actor="cron") == (2, 2)
+    assert Proposals(ledger).apply(version, actor="cron") == (2, 2)
     # Changed by a person after the pipeline did.
     ledger.block(Kind.FINGERPRINT, RULES[1].fingerprint, lasts_ms=0, **told)
     ledger.set_policy("*", '{"max_crashes":3}', policies.version(ledger, ledger.keys.policy), "eva", "")
-    assert ledger.retract("ben") == (1, False)
+    assert Proposals(ledger).retract("ben") == (1, False)
     assert set(_in_force(ledger).values()) == {"eva"} and _every_task(ledger) == {"max_crashes": 3}
 
 
 def test_the_policy_can_be_left_alone(ledger: Ledger) -> None:
     _, version = _publish(ledger, policy=POLICY)
-    assert ledger.apply_proposal(version, actor="ann", rules_only=True) == (3, 0)
+    assert Proposals(ledger).apply(version, actor="ann", rules_only=True) == (3, 0)
     assert _every_task(ledger) is None
 
 
 def test_several_proposals_are_taken_back_by_one_rollback(ledger: Ledger) -> None:
     for rules, policy in ((RULES[:1], {"max_crashes": 1}), (RULES[1:], {"max_failures": 2})):
-        ledger.apply_proposal(_publish(ledger, rules, policy)[1], actor="cron")
+        Proposals(ledger).apply(_publish(ledger, rules, policy)[1], actor="cron")
     assert len(_in_force(ledger)) == 3 and _every_task(ledger) == {"max_crashes": 1, "max_failures": 2}
-    assert ledger.retract("ben") == (3, True)
+    assert Proposals(ledger).retract("ben") == (3, True)
     assert _every_task(ledger) is None
 
 
 def test_rules_hold_as_long_as_they_were_to_from_when_they_are_applied(ledger: Ledger) -> None:
     _, version = _publish(ledger, lasts_ms=HOUR)
-    ledger.apply_proposal(version, actor="ann")
+    Proposals(ledger).apply(version, actor="ann")
     _, raw, now = policies.read(ledger, ledger.keys.blocks)
     ends = [rule.until or 0 for rule in read_rules(raw, now)[0].values()]
     assert all(3500 < end - now <= 3600 for end in ends)
@@ -200,7 +202,7 @@ def test_the_newest_ten_are_kept_and_what_nobody_understands_is_no_proposal(ledg
     assert kept == versions[-10:]
     for raw in ("{", "[]", "{}", "7", '{"until_ms": "x"}'):
         ledger.client.hset(key, mapping={f"sheet:{versions[-1]}": raw, "applied": raw, "refused": raw})
-        assert _waiting(ledger) is None and policies.refused_items(ledger) == set()
-        assert ledger.retract("ben") == (0, False)
+        assert _waiting(ledger) is None and Proposals(ledger).refused_items() == set()
+        assert Proposals(ledger).retract("ben") == (0, False)
         with pytest.raises(ProposalRefused, match="there is no proposal"):
-            ledger.apply_proposal(versions[-1], actor="ann")
+            Proposals(ledger).apply(versions[-1], actor="ann")

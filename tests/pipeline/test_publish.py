@@ -19,12 +19,12 @@ from click.testing import CliRunner
 
 from celery_poison.cli import pipeline as commands
 from celery_poison.cli.standalone import main
+from celery_poison.extensions.proposals.proposal import sheet
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline.backtest import GRID
 from celery_poison.pipeline.publish import SOONEST, policy_of, proposals, refusals
 from celery_poison.pipeline.replay import Outcome
-from celery_poison.rules.blocks import sheet
 
 
 def _row(number: int, **more: Any) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import pytest
 from celery import Celery
 
 from celery_poison import extension, extensions
-from celery_poison.extension import Extension, Extensions, Round, gather
+from celery_poison.basics.calling import gather
+from celery_poison.extension import Extension, Extensions, Round
 from celery_poison.ledger import Ledger
 from celery_poison.plugin import install
 from tests.docs.pages import PACKAGE, ROOT

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_poison.causes import Evidence
+from celery_poison.extensions.proposals.proposal import Proposal
 from celery_poison.ledger.policies import read_pauses
 from celery_poison.ledger.quarantine import Wish
 from celery_poison.model import Start
@@ -25,7 +26,7 @@ from celery_poison.quarantine.given_up import fields_of_line as fields_of
 from celery_poison.quarantine.search import BadFilter, Filter
 from celery_poison.quarantine.spool import Spool, Spooled
 from celery_poison.quarantine.story import sentence
-from celery_poison.rules.blocks import Proposal, read_rules
+from celery_poison.rules.blocks import read_rules
 from tests.docs.pages import rows, section, text, words
 
 fuzzed = settings(

@@ -1,0 +1,44 @@
+"""Calls hooks, which may fail: the task goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TypeVar, TypeVarTuple
+
+from celery_poison.errors import LedgerUnavailable
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+Complain = Callable[[Exception], object]
+
+
+def gather(hooks: Iterable[Callable[[*Ts], Iterable[T]]], complain: Complain, *args: *Ts) -> list[T]:
+    """Return what the hooks return, in their order; one that raises is complained of and adds nothing."""
+    found: list[T] = []
+    for hook in hooks:
+        try:
+            found += [*hook(*args)]
+        except Exception as error:
+            complain(error)
+    return found
+
+
+def tell(hooks: Iterable[Callable[[*Ts], object]], complain: Complain, *args: *Ts) -> None:
+    """Call the hooks, in their order; one that raises is complained of, but a ledger that is away is not."""
+    for hook in hooks:
+        try:
+            hook(*args)
+        except LedgerUnavailable:
+            raise
+        except Exception as error:
+            complain(error)
+
+
+@contextmanager
+def within(managers: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
+    """Enter what hooks stand around a step with, in their order."""
+    with ExitStack() as stack:
+        for manager in managers:
+            stack.enter_context(manager)
+        yield
