@@ -1,11 +1,10 @@
 """What hangs on the core and could be left out: a class of empty hooks, and how they are bound.
 
-``celery_poison.extensions`` lists all extensions in their order.
-The core calls hooks by :class:`Extensions`, which holds each as one tuple over all extensions. Where none
-fills it, the tuple is empty, and costs one truth test.
+``celery_poison.extensions`` lists all in their order. The core calls hooks by :class:`Extensions`, which has
+each as a tuple; where no extension fills it, that is empty, and costs one truth test.
 
 What a hook raises goes to ``complain``, and the task goes on (``basics/calling.py``). ``publishing`` and
-``sending`` may refuse, and what stands around a step (``quarantining``, ``discarding``) may raise.
+``sending`` may refuse; what stands around a body or a step (``quarantining``, ``discarding``) may raise.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Around = AbstractContextManager[None]
 Stored = Callable[[str], Mapping[str, bytes]]
+Arguments = tuple[Any, Mapping[str, Any]]
 
 #: The package of all extensions, by name: nothing of the core imports it.
 EXTENSIONS = "celery_poison.extensions"
@@ -34,7 +34,6 @@ class Round(NamedTuple):
     """Work of the active monitor, now and again, in a thread of its own.
 
     Attributes:
-        name: of the thread.
         pause: seconds between two beginnings, at least.
         work: takes the fence of the monitor. ``LedgerUnavailable`` and ``Fenced`` mean: not now.
     """
@@ -104,6 +103,14 @@ class Extension:
         """Stand around the step that discards a message in quarantine; ``stored`` reads it by its mid."""
         return nullcontext()
 
+    def around_body(self, run: Any, task: Any, body: Callable[[], Any], arguments: Arguments) -> Any:
+        """Call the body of a task with an idempotency key, or do not; ``run``: ``worker.child.Run``."""
+        return body()
+
+    def still_awaited(self, ledger: Ledger, awaited: Mapping[str, str]) -> Iterable[str]:
+        """Return the mids of parked messages that wait on; ``awaited``: mid -> key that each waits for."""
+        return ()
+
     def ended(self, site: Any, request: Any, run: Run, error: BaseException) -> None:
         """Hear how a run ended without success, once, on the event loop; ``site``: ``worker.site.Site``."""
 
@@ -127,6 +134,8 @@ class Extensions:
         self.send_failed = _filled(self.all, Extension.send_failed)
         self.quarantining = _filled(self.all, Extension.quarantining)
         self.discarding = _filled(self.all, Extension.discarding)
+        self.around_body = _filled(self.all, Extension.around_body)
+        self.still_awaited = _filled(self.all, Extension.still_awaited)
         self.ended = _filled(self.all, Extension.ended)
         self.lost = _filled(self.all, Extension.lost)
         self.panel = _filled(self.all, Extension.panel)

@@ -14,11 +14,17 @@ Complain = Callable[[Exception], object]
 
 
 def gather(hooks: Iterable[Callable[[*Ts], Iterable[T]]], complain: Complain, *args: *Ts) -> list[T]:
-    """Return what the hooks return, in their order; one that raises is complained of and adds nothing."""
+    """Return what the hooks return, in their order; one that raises is complained of and adds nothing.
+
+    Raises:
+        LedgerUnavailable: Redis is away.
+    """
     found: list[T] = []
     for hook in hooks:
         try:
             found += [*hook(*args)]
+        except LedgerUnavailable:
+            raise
         except Exception as error:
             complain(error)
     return found

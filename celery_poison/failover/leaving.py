@@ -19,6 +19,7 @@ from itertools import islice
 from celery import Celery
 from celery.utils.log import get_logger
 
+from celery_poison.basics.calling import gather
 from celery_poison.basics.forking import no_fork
 from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher, Refused
 from celery_poison.errors import OVERTAKEN, DecisionPending, Fenced, LedgerUnavailable, MessageNotFound
@@ -28,6 +29,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, MessageRecord, Parked, ParkingState
+from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.body import BodyBroken, BodyRefused
 from celery_poison.quarantine.failing import canvas_in
 from celery_poison.quarantine.given_up import line_of
@@ -130,7 +132,9 @@ class Parking:
         # Most of them wait for what runs: that much is known of many at once.
         waiting_still = self._queries.under_way(waiting)
         if awaited := self._queries.awaited_by(mid for mid in waiting if mid not in waiting_still):
-            waiting_still |= self._ledger.still_awaited(awaited)
+            plugin = plugin_of(self._app)
+            hooks = plugin.extensions.still_awaited
+            waiting_still |= {*gather(hooks, plugin.complain, self._ledger, awaited)}
         free = {mid: parked for mid, parked in waiting.items() if mid not in waiting_still}
         due = [(mid, parked) for mid, parked in self._that_may_run(free) if self._is_due(mid, parked, before)]
         return self._publish(due) if due else 0

@@ -16,8 +16,6 @@ Known = Mapping[str, str]
 NOTHING_KNOWN: Known = {}
 _NO_KEYS: Mapping[str, str] = {}
 
-#: A claim of an idempotency key counts so long at most: nobody takes those of dead starts off the books.
-_CLAIM_MS = 7 * 86_400_000
 #: What is tied to the success of a start is kept so long.
 _TIED_MS = 86_400_000
 
@@ -240,33 +238,13 @@ class MessageTransitions(Caller):
         """Take a parking off the books that ended long ago, unless it has changed."""
         self.call("forget", mid=mid, seen=seen)
 
-    # --- what counts only once (NEW-12), or leaves with a success (TP1-9) ------------------------
-    # An effect (``Keys.effect``) belongs to a start while that is on record and has not ended. Then it is
-    # free, unless its task has returned: it counts for its window. So whoever dies need not give it back.
-
-    def claim_effect(self, effect: str, mid: str, start: Start) -> tuple[Code, str]:
-        """Take a key for a start that is about to run: OK.
-
-        HELD, and the task id of the start that has it and runs; DONE, and that of the one that has returned.
-        """
-        keys = {"effect": effect}
-        code, *first = self.call("claim_effect", keys, mid=mid, start=start, lasts_ms=_CLAIM_MS)
-        return code, first[0].decode() if first else ""
-
-    def keep_effect(self, effect: str, token: str, window: float) -> bool:
-        """Note that the task has returned; False when another start has taken the key meanwhile.
-
-        Args:
-            window: seconds for which the key counts from now on.
-        """
-        reply = self.call("keep_effect", {"effect": effect}, token=token, window_ms=int(window * 1000))
-        return reply[0] is Code.OK
+    # --- what waits for another start, or leaves with a success (TP1-9) --------------------------
 
     def await_effect(self, mid: str, start: Start, effect: str, parcel: bytes) -> None:
         """End a start for whose key another one runs, or which found no cell; keep its message till then.
 
         Args:
-            effect: empty where Redis could not be asked who has the key, and of what waits for a cell.
+            effect: for what it waits; empty where that is not known, and of what waits for a cell.
             parcel: the original message, packed.
 
         Raises:
@@ -282,15 +260,6 @@ class MessageTransitions(Caller):
         """
         keys = {"tied": self.keys.tied(start.token)}
         self.call("tie", keys, rest=messages, mid=mid, start=start, lasts_ms=_TIED_MS)
-
-    def still_awaited(self, awaited: Mapping[str, str]) -> set[str]:
-        """Return those of parked messages for whose keys other starts still run.
-
-        Args:
-            awaited: mid -> the effect that it waits for.
-        """
-        replies = self.call_each("effect_runs", [({"effect": effect}, {}) for effect in awaited.values()])
-        return {mid for mid, reply in zip(awaited, replies, strict=True) if reply[0] is Code.HELD}
 
 
 def _state_of(reply: list[Any]) -> MessageState:

@@ -90,7 +90,7 @@ class Script:
 #: Parts that scripts share; each may use those before it.
 _PARTS = (
     *("journal", "groups", "start", "gate", "presence", "parking", "blocks", "counts"),
-    *("lineage", "effects", "outbox", "tied"),
+    *("lineage", "outbox", "tied"),
 )
 
 

@@ -42,7 +42,7 @@ from celery_poison.upstream.requests import (
 from celery_poison.worker import crash_reports
 from celery_poison.worker.body import surround
 from celery_poison.worker.durable import open_durable
-from celery_poison.worker.effects import Tied, once_per_key
+from celery_poison.worker.effects import Tied
 from celery_poison.worker.lease import Lease, born_as, keep_child_alive
 from celery_poison.worker.recorder import Given, Recorder, Ticket, Told, peak_memory_kb
 from celery_poison.worker.serving import Serving, serve, serving_as
@@ -128,7 +128,7 @@ def check_ownership(task: Task) -> None:
 
 
 def once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call the body of a task, unless another one with its idempotency key runs or has returned."""
+    """Call the body of a task; extensions stand around that of a task with an idempotency key."""
     run = _run_of(task)
     if run is None:
         return call(*args, **kwargs)
@@ -143,11 +143,10 @@ def once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
     if policy.idempotency_key is None or not run.recorder.diverts(task.name, run.ticket):
         return body()
-    who = run.serving.ledger, task, policy, run.ticket.mid, Start.decode(run.entry)
-    result, first = once_per_key(*who, body, (args, kwargs), lambda: run.tied)
-    if first:
-        run.remark = f"the result of {first}, which had its idempotency key first"
-    return result
+    inner: Callable[[], Any] = body
+    for hook in reversed(plugin_of(task.app).extensions.around_body):
+        inner = partial(hook, run, task, inner, (args, kwargs))
+    return inner()
 
 
 def tying(task: Task) -> AbstractContextManager[None]:

@@ -1,38 +1,30 @@
-"""What takes effect with the success of a task, in the process that runs it.
+"""What is published with the success of a task (TP1-9, EMS-11), in the process that runs it.
 
-*Publishing* (TP1-9, EMS-11): what is published is held back here. When the body has returned, and before a
+What is published is held back here. When the body has returned, and before a
 result is stored, it is kept in the ledger (``tie``), which refuses it if the message has a new owner. It
 moves to the outbox in one step with the end of the run, which only follows if the result could be stored. So
 it leaves if and only if the task succeeded, whoever dies in between.
-
-*One effect per idempotency key* (NEW-12): asked before the body runs. The user's function is called here and
-nowhere else, with the arguments as the task gets them. Tasks without a key ask nobody.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery import states
 from celery.app.task import Task
 from celery.utils.log import get_logger
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
 from celery_poison.headers import MARK
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.scripts import Code
 from celery_poison.ledger.writer import command
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
-from celery_poison.policy import Policy
 from celery_poison.producer.capture import Outgoing, captured, reported
 from celery_poison.upstream import hooks
-from celery_poison.upstream.requests import StaleCompletion, WaitsForKey
+from celery_poison.upstream.requests import StaleCompletion
 from celery_poison.worker.recorder import Recorder, Ticket
 
 logger = get_logger("celery_poison")
@@ -99,10 +91,9 @@ class Tied:
             words = {"mid": self.ticket.mid, "token": self.start.token, "lanes": self.ledger.keys.lane("")}
             self._commands = self.recorder.script_with_end("send_tied", known, words)
 
-    def keep(self, effect: str, window: float) -> None:
-        """Keep an idempotency key in the same step."""
-        words = {"token": self.start.token, "window_ms": int(window * 1000)}
-        self._commands += self.recorder.script_with_end("keep_effect", {"effect": effect}, words)
+    def add_to_success(self, script: str, known: Mapping[str, str], words: Mapping[str, Any]) -> None:
+        """Run a script in the same step, with keys and arguments by their names."""
+        self._commands += self.recorder.script_with_end(script, known, words)
 
     def at_the_end(self, *, succeeded: bool) -> bytes:
         """Return the commands that belong to the end of the run."""
@@ -130,70 +121,3 @@ class Tied:
                     **properties,
                 )
                 del self._messages[0]
-
-
-def digest_of(task: str, key: Any) -> str:
-    """Return what stands for the result of a user's function; keys of two tasks are never the same."""
-    material = key if isinstance(key, bytes) else json.dumps(key, sort_keys=True, default=str).encode()
-    return hashlib.sha256(task.encode() + b"\0" + material).hexdigest()[:32]
-
-
-def once_per_key(
-    ledger: Ledger,
-    task: Task,
-    policy: Policy,
-    mid: str,
-    start: Start,
-    call: Callable[[], Any],
-    arguments: tuple[Any, Mapping[str, Any]],
-    kept_with_end: Callable[[], Tied | None] = lambda: None,
-) -> tuple[Any, str]:
-    """Return what ``call`` does, or did for the first message with the same key; and then the id of that.
-
-    Args:
-        kept_with_end: returns what the body has tied to its success: its key is kept in the same step.
-
-    Raises:
-        WaitsForKey: the first one runs, or Redis is away and ``poison_fail_open`` is off.
-    """
-    assert policy.idempotency_key is not None
-    key = policy.idempotency_key(*arguments[0], **arguments[1])
-    if key is None:
-        return call(), ""
-    effect = ledger.keys.effect(digest_of(task.name, key))
-    try:
-        code, first = ledger.claim_effect(effect, mid, start)
-    except LedgerUnavailable as error:
-        if not plugin_of(task.app).settings.fail_open:
-            raise WaitsForKey("") from None
-        logger.error("celery_poison: %s runs without its idempotency key: %s", task.name, error)
-    else:
-        if code is Code.HELD:
-            raise WaitsForKey(effect)
-        if code is Code.DONE:
-            return result_of(task, first), first
-    result = call()
-    if tied := kept_with_end():
-        tied.keep(effect, policy.idempotency_window)
-    else:
-        _has_returned(ledger, task, effect, start.token, policy.idempotency_window)
-    return result, ""
-
-
-def _has_returned(ledger: Ledger, task: Task, effect: str, token: str, window: float) -> None:
-    try:
-        if not ledger.keep_effect(effect, token, window):
-            logger.error("celery_poison: %s ran twice for one idempotency key", task.name)
-    except LedgerUnavailable as error:
-        logger.error("celery_poison: the idempotency key of %s is free again: %s", task.name, error)
-
-
-def result_of(task: Task, id: str) -> Any:
-    """Return the result that the first message of a key has stored; None where there is none."""
-    try:
-        if task.backend.as_uri() == "rpc://":  # results lie in the caller's own queue
-            return None
-        meta = task.backend.get_task_meta(id, cache=False)
-        return meta["result"] if meta["status"] == states.SUCCESS else None
-    except Exception:
-        return None

@@ -11,13 +11,14 @@ from celery import Celery
 
 from celery_poison import guarded, install
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.extensions.once.claims import Claims
+from celery_poison.extensions.once.keys import digest_of, once_per_key
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.upstream.requests import WaitsForKey
-from celery_poison.worker.effects import digest_of, once_per_key
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
@@ -110,9 +111,9 @@ def test_NEW_12_a_second_message_waits_while_the_first_runs_or_stores_its_result
     with pytest.raises(WaitsForKey) as waits:
         second(body)
     assert waits.value.effect == ledger.keys.effect(digest_of("pays", 7))
-    assert ledger.still_awaited({"m2": waits.value.effect, "m9": ledger.keys.effect("?")}) == {"m2"}
+    assert Claims(ledger).still_held({"m2": waits.value.effect, "m9": ledger.keys.effect("?")}) == {"m2"}
     first.ends()
-    assert not ledger.still_awaited({"m2": waits.value.effect}) and not body.orders
+    assert not Claims(ledger).still_held({"m2": waits.value.effect}) and not body.orders
 
 
 def test_NEW_12_a_key_is_held_although_the_start_arrives_later_by_its_own_connection(ledger: Ledger) -> None:
@@ -182,10 +183,8 @@ class Away:
 
     keys = Keys("once")
 
-    def claim_effect(self, *args: Any) -> None:
+    def call(self, *args: Any, **words: Any) -> None:
         raise LedgerUnavailable("away")
-
-    keep_effect = claim_effect
 
 
 def test_NEW_12_while_redis_is_away_it_runs_without_its_key(caplog: pytest.LogCaptureFixture) -> None:

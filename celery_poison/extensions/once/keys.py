@@ -1,0 +1,94 @@
+"""One effect per idempotency key, in the process that runs the task: asked before the body runs.
+
+The user's function is called here and nowhere else, with the arguments as the task gets them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery import states
+from celery.app.task import Task
+from celery.utils.log import get_logger
+
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.extensions.once.claims import KEEP, Claims, words_of_keep
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.scripts import Code
+from celery_poison.model import Start
+from celery_poison.plugin import plugin_of
+from celery_poison.policy import Policy
+from celery_poison.upstream.requests import WaitsForKey
+from celery_poison.worker.effects import Tied
+
+logger = get_logger("celery_poison")
+
+
+def digest_of(task: str, key: Any) -> str:
+    """Return what stands for the result of a user's function; keys of two tasks are never the same."""
+    material = key if isinstance(key, bytes) else json.dumps(key, sort_keys=True, default=str).encode()
+    return hashlib.sha256(task.encode() + b"\0" + material).hexdigest()[:32]
+
+
+def once_per_key(
+    ledger: Ledger,
+    task: Task,
+    policy: Policy,
+    mid: str,
+    start: Start,
+    call: Callable[[], Any],
+    arguments: tuple[Any, Mapping[str, Any]],
+    kept_with_end: Callable[[], Tied | None] = lambda: None,
+) -> tuple[Any, str]:
+    """Return what ``call`` does, or did for the first message with the same key; and then the id of that.
+
+    Args:
+        kept_with_end: returns what the body has tied to its success: its key is kept in the same step.
+
+    Raises:
+        WaitsForKey: the first one runs, or Redis is away and ``poison_fail_open`` is off.
+    """
+    assert policy.idempotency_key is not None
+    key = policy.idempotency_key(*arguments[0], **arguments[1])
+    if key is None:
+        return call(), ""
+    effect = ledger.keys.effect(digest_of(task.name, key))
+    try:
+        code, first = Claims(ledger).claim(effect, mid, start)
+    except LedgerUnavailable as error:
+        if not plugin_of(task.app).settings.fail_open:
+            raise WaitsForKey("") from None
+        logger.error("celery_poison: %s runs without its idempotency key: %s", task.name, error)
+    else:
+        if code is Code.HELD:
+            raise WaitsForKey(effect)
+        if code is Code.DONE:
+            return result_of(task, first), first
+    result = call()
+    if tied := kept_with_end():
+        tied.add_to_success(KEEP, {"effect": effect}, words_of_keep(start.token, policy.idempotency_window))
+    else:
+        _has_returned(ledger, task, effect, start.token, policy.idempotency_window)
+    return result, ""
+
+
+def _has_returned(ledger: Ledger, task: Task, effect: str, token: str, window: float) -> None:
+    try:
+        if not Claims(ledger).keep(effect, token, window):
+            logger.error("celery_poison: %s ran twice for one idempotency key", task.name)
+    except LedgerUnavailable as error:
+        logger.error("celery_poison: the idempotency key of %s is free again: %s", task.name, error)
+
+
+def result_of(task: Task, id: str) -> Any:
+    """Return the result that the first message of a key has stored; None where there is none."""
+    try:
+        if task.backend.as_uri() == "rpc://":  # results lie in the caller's own queue
+            return None
+        meta = task.backend.get_task_meta(id, cache=False)
+        return meta["result"] if meta["status"] == states.SUCCESS else None
+    except Exception:
+        return None
