@@ -28,8 +28,8 @@ from celery_poison.cli.session import (
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Care, Quarantine
-from celery_poison.quarantine.acting import Chosen, Outcome
 from celery_poison.quarantine.careful import SOAK
+from celery_poison.quarantine.decisions import Chosen, Outcome
 from celery_poison.quarantine.search import UNITS, Filter, Lookup
 from celery_poison.states import State
 

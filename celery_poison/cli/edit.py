@@ -13,9 +13,10 @@ from celery_poison.cli.output import answer, print_json, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb, who_options
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.editing import Change, call_of
-from celery_poison.quarantine.given_up import Draft, Quarantine
+from celery_poison.quarantine.edits import Draft
 
 
 @verb(

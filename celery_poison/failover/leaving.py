@@ -32,7 +32,7 @@ from celery_poison.model import Ended, MessageRecord, Parked, ParkingState
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.body import BodyBroken, BodyRefused
 from celery_poison.quarantine.failing import canvas_in
-from celery_poison.quarantine.given_up import line_of
+from celery_poison.quarantine.lines import line_of
 from celery_poison.quarantine.private_files import open_private
 from celery_poison.quarantine.stored import (
     PublishRefused,

@@ -16,8 +16,8 @@ from tornado.web import HTTPError, RequestHandler
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.flower.choosing import NothingChosen
 from celery_poison.flower.ledger import AsyncLedger
-from celery_poison.quarantine.acting import IN_FLOWER
 from celery_poison.quarantine.careful import BadCare
+from celery_poison.quarantine.decisions import IN_FLOWER
 from celery_poison.quarantine.search import BadFilter
 
 #: A program that cannot hold a cookie says by this header that no browser was talked into its request: pages

@@ -23,7 +23,7 @@ from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.careful import seconds_of
 from celery_poison.quarantine.editing import call_of
-from celery_poison.quarantine.given_up import Edited
+from celery_poison.quarantine.edits import Edited
 from celery_poison.rules.blocks import Kind, Rule
 from celery_poison.states import State
 

@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.acting import Chosen
 from celery_poison.quarantine.careful import BadCare, seconds_of
+from celery_poison.quarantine.decisions import Chosen
 from celery_poison.quarantine.finding import Found
 from celery_poison.quarantine.search import Filter, Group, Lookup
 from celery_poison.states import State

@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.acting import Outcome
+from celery_poison.quarantine.decisions import Outcome
 from celery_poison.quarantine.read_model import ReadModel, Snapshot
 from celery_poison.states import State
 

@@ -10,14 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from celery import Celery
-
 from celery_poison.basics.text import clean, span
-from celery_poison.errors import IllegalTransition, PoisonError
+from celery_poison.errors import PoisonError
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import extent, extract
 from celery_poison.ledger.queries import Queries
-from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.search import UNITS
 from celery_poison.quarantine.story import Entry, sentence
 from celery_poison.states import Event
@@ -81,20 +78,6 @@ class Care:
     def takes_time(self) -> bool:
         """Whether the release waits for something."""
         return self.canary or self.rate is not None or self.max_waiting is not None
-
-
-def refuse_unless_consumed(queue: str, app: Celery, queries: Queries) -> None:
-    """Refuse a queue that nobody knows: behind a typing error messages would wait unseen.
-
-    Raises:
-        IllegalTransition: no living worker consumes it, and the app names no such queue.
-    """
-    workers = queries.workers(int(plugin_of(app).settings.activation_interval * 1000))
-    consumed = {name for worker in workers if worker.alive for name in worker.queues.split(",")}
-    if queue not in consumed and queue not in app.amqp.queues:
-        raise IllegalTransition(
-            f"no worker consumes a queue {queue!r}, and the app names none so: start one, or use force"
-        )
 
 
 class Feed:

@@ -15,37 +15,24 @@ from celery_poison import signals
 from celery_poison.broker.publish import Parcel, Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.acting import (
-    Acting,
+from celery_poison.quarantine.careful import BadCare, Care, Feed, Pace
+from celery_poison.quarantine.decisions import (
     Case,
+    Decisions,
     Listener,
     Outcome,
     Outcomes,
+    Request,
     heard,
     reason_of,
-    taken_out,
-    whole,
 )
-from celery_poison.quarantine.careful import BadCare, Care, Feed, Pace, refuse_unless_consumed
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
 from celery_poison.quarantine.search import Lookup
+from celery_poison.quarantine.store import Store, whole
 from celery_poison.quarantine.stored import as_released, parcel_of, refusal_of, sent_to
 
 #: Bytes of bodies that are read at a time; one message may have more.
 MOST_BYTES = 4_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One release as somebody asked for it."""
-
-    publisher: Publisher
-    lookup: Lookup
-    force: bool
-    to: str
-    keep_counts: bool
-    actor: str
-    note: str
 
 
 @dataclass(slots=True)
@@ -76,8 +63,12 @@ class Attempt:
         return Outcome(mid=record.mid, id=record.id, task=record.task, done=self.done, error=error)
 
 
-class Releasing(Acting):
-    """Releasing messages."""
+class Releases:
+    """Releasing messages, now or later. Raises, ``actor`` and ``note`` as of ``Quarantine``."""
+
+    def __init__(self, store: Store, decisions: Decisions) -> None:
+        self._store = store
+        self._decisions = decisions
 
     def release(
         self,
@@ -110,15 +101,16 @@ class Releasing(Acting):
             NotPublished: with ``care.max_waiting``: the broker was away when it was asked what waits.
         """
         if to and not force:
-            refuse_unless_consumed(to, self._app, self.queries)
-        actor, care = actor or default_actor(), care or Care()
-        feed = Feed(self._ledger, deaths_only=not care.takes_time and on_progress is None)
-        self.check_owner()
-        ids = self._agreed("release", ids, actor, note, to)
-        with Publisher(self._app) as publisher:
-            order = Order(publisher, Lookup(self.queries), force, to, keep_counts, actor, note)
+            self._store.refuse_unless_consumed(to)
+        care, who = care or Care(), actor or default_actor()
+        request = Request(verb="release", actor=who, note=note, force=force, to=to, keep_counts=keep_counts)
+        feed = Feed(self._store.ledger, deaths_only=not care.takes_time and on_progress is None)
+        self._store.check_owner()
+        ids = self._decisions.agreed(ids, request)
+        with Publisher(self._store.app) as publisher:
             pace = Pace(care, feed, lambda mid: to or self._queue_of(mid), publisher.depth, on_progress)
-            return heard(self._outcomes(order, pace, ids), on_outcome)
+            batches = _Batches(self._store, self._decisions, request, publisher)
+            return heard(batches.outcomes(pace, ids), on_outcome)
 
     def schedule(
         self,
@@ -149,11 +141,12 @@ class Releasing(Acting):
             raise BadCare(f"after is {after}, times is {times}: both must be above zero")
 
         def act(case: Case) -> None:
-            if (why := None if force else self._unknown_task(case.record)) is not None:
+            if (why := None if force else _unknown_task(self._store, case.record)) is not None:
                 raise why
-            self._ledger.schedule(case.record.mid, after, times, case.actor, case.note)
+            self._store.ledger.schedule(case.record.mid, after, times, case.actor, case.note)
 
-        return self._each(ids, "schedule", actor, note, act, on_outcome)
+        request = Request(verb="schedule", actor=actor or default_actor(), note=note)
+        return self._decisions.each(ids, request, act, on_outcome)
 
     def unschedule(
         self, ids: Iterable[str], *, actor: str = "", note: str = "", on_outcome: Listener | None = None
@@ -161,19 +154,31 @@ class Releasing(Acting):
         """Keep messages in quarantine that would go back to their queue by themselves (NDLV)."""
 
         def act(case: Case) -> None:
-            if not self._ledger.schedule(case.record.mid, 0, 0, case.actor, case.note):
+            if not self._store.ledger.schedule(case.record.mid, 0, 0, case.actor, case.note):
                 raise IllegalTransition("no release of the message is scheduled")
 
-        return self._each(ids, "unschedule", actor, note, act, on_outcome)
+        request = Request(verb="unschedule", actor=actor or default_actor(), note=note)
+        return self._decisions.each(ids, request, act, on_outcome)
 
     def _queue_of(self, mid: str) -> str:
-        record = self.queries.record(mid)
+        record = self._store.queries.record(mid)
         return record.queue if record else ""
 
-    def _outcomes(self, order: Order, pace: Pace, ids: Sequence[str]) -> Iterator[Outcome]:
+
+class _Batches:
+    """One release under way: each batch is reserved, published and completed."""
+
+    def __init__(self, store: Store, decisions: Decisions, request: Request, publisher: Publisher) -> None:
+        self._store = store
+        self._decisions = decisions
+        self._request = request
+        self._publisher = publisher
+        self._lookup = Lookup(store.queries)
+
+    def outcomes(self, pace: Pace, ids: Sequence[str]) -> Iterator[Outcome]:
         for batch in pace.let_go(ids):
             while batch:
-                attempts = self._attempt(order, batch)
+                attempts = self._attempt(batch)
                 for each in attempts:
                     if each.done:
                         pace.released(each.record.id)
@@ -182,86 +187,91 @@ class Releasing(Acting):
         for id in pace.held_back:
             yield Outcome(mid=id, id=id, task="", done=False, error=f"not released: {pace.stopped_by}")
 
-    def _attempt(self, order: Order, ids: Sequence[str]) -> list[Attempt]:
+    def _attempt(self, ids: Sequence[str]) -> list[Attempt]:
         """Release the first of these messages, at least one; return what became of those that were tried."""
-        attempts = _together(map(Attempt.of, ids, order.lookup.find_each(ids)))
+        attempts = _together(map(Attempt.of, ids, self._lookup.find_each(ids)))
         try:
-            self._reserve(order, attempts)
-            tried = self._publish(order, attempts)
-            self._complete(order, attempts[:tried])
+            self._reserve(attempts)
+            tried = self._publish(attempts)
+            self._complete(attempts[:tried])
         finally:
             # Open to everybody again; also after Ctrl-C or a lost Redis, as far as it hears of that.
             left = [(each.record.mid, each.number) for each in attempts if each.number and not each.done]
             if left:
                 with suppress(LedgerUnavailable):
-                    self._ledger.undecide_each(left)
+                    self._store.ledger.undecide_each(left)
         released = [each for each in attempts if each.done]
+        actor, note = self._request.actor, self._request.note
         for each in released:
-            Case(each.record, each.number, order.actor, order.note).announce(signals.message_released)
-        self._leave_notices("release", [each.record for each in released])
+            Case(each.record, each.number, actor, note).announce(signals.message_released)
+        self._decisions.leave_notices("release", [each.record for each in released])
         return attempts[:tried]
 
-    def _reserve(self, order: Order, attempts: Sequence[Attempt]) -> None:
+    def _reserve(self, attempts: Sequence[Attempt]) -> None:
         for each in attempts:
             if each.error is None:
-                each.error = self._why_not(order, each)
+                each.error = self._why_not(each)
         allowed = [each for each in attempts if each.error is None]
-        mids, verb = [each.record.mid for each in allowed], "keep" if order.keep_counts else "release"
-        decided = self._ledger.decide_each(mids, verb, order.actor, order.note)
+        mids, verb = [each.record.mid for each in allowed], "keep" if self._request.keep_counts else "release"
+        decided = self._store.ledger.decide_each(mids, verb, self._request.actor, self._request.note)
         for each, number in zip(allowed, decided, strict=True):
             if isinstance(number, int):
                 each.number = number
             else:
                 each.error = number
 
-    def _why_not(self, order: Order, attempt: Attempt) -> PoisonError | None:
+    def _why_not(self, attempt: Attempt) -> PoisonError | None:
         try:
-            reason = taken_out(order.actor, order.note)
-            attempt.record = self._suspects.take(attempt.record, "release", reason)
+            why = self._request.why_taken_out
+            attempt.record = self._decisions.suspects.take(attempt.record, "release", why)
             refuse_unless_kept(attempt.record, "release")
         except IllegalTransition as error:
             return error
-        return None if order.force else self._unknown_task(attempt.record)
+        return None if self._request.force else _unknown_task(self._store, attempt.record)
 
-    def _unknown_task(self, record: MessageRecord) -> PoisonError | None:
-        if not record.task or self._is_registered(record.task):
-            return None
-        return IllegalTransition(
-            f"no task {record.task!r} is registered in this app, so no worker could run the message:"
-            " load the module that defines it, or use force"
-        )
-
-    def _publish(self, order: Order, attempts: Sequence[Attempt]) -> int:
+    def _publish(self, attempts: Sequence[Attempt]) -> int:
         """Publish what is reserved; return how many attempts were dealt with, the first ones."""
         reserved = [each for each in attempts if each.number]
         parcels: list[Parcel] = []
-        for each, raw in zip(reserved, self.queries.originals(a.record.mid for a in reserved), strict=True):
+        raws = self._store.queries.originals(a.record.mid for a in reserved)
+        for each, raw in zip(reserved, raws, strict=True):
             try:
-                parcels.append(_parcel(order, each, raw))
+                parcels.append(_parcel(self._request, each, raw))
             except Exception as error:
                 each.error = error
         ready = [each for each in reserved if each.error is None]
-        refusals = order.publisher.publish_each(parcels) if parcels else []
+        refusals = self._publisher.publish_each(parcels) if parcels else []
         for each, refusal in zip(ready, refusals, strict=False):
             each.error = refusal_of(refusal) if refusal else None
         untried = ready[len(refusals) :]
         return attempts.index(untried[0]) if untried else len(attempts)
 
-    def _complete(self, order: Order, attempts: Sequence[Attempt]) -> None:
+    def _complete(self, attempts: Sequence[Attempt]) -> None:
         published = [each for each in attempts if each.number and each.error is None]
         releases = [(each.record.mid, each.record.id, each.number) for each in published]
-        errors = self._ledger.released_each(releases, order.actor, order.note, order.to)
+        actor, note, to = self._request.actor, self._request.note, self._request.to
+        errors = self._store.ledger.released_each(releases, actor, note, to)
         for each, error in zip(published, errors, strict=True):
             each.error, each.done = error, error is None
 
 
-def _parcel(order: Order, attempt: Attempt, raw: dict[str, bytes]) -> Parcel:
+def _unknown_task(store: Store, record: MessageRecord) -> PoisonError | None:
+    """Return why this app's workers could not run a message; None: they can."""
+    if not record.task or store.is_registered(record.task):
+        return None
+    return IllegalTransition(
+        f"no task {record.task!r} is registered in this app, so no worker could run the message:"
+        " load the module that defines it, or use force"
+    )
+
+
+def _parcel(request: Request, attempt: Attempt, raw: dict[str, bytes]) -> Parcel:
     record = attempt.record
     if not raw:
         raise MessageNotFound(f"no message {record.mid!r} in quarantine")
     stored = as_released(whole({"body": b"", **raw}), record)
     return parcel_of(
-        sent_to(stored, order.to) if order.to else stored, order.to or record.queue, attempt.number
+        sent_to(stored, request.to) if request.to else stored, request.to or record.queue, attempt.number
     )
 
 

@@ -10,15 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from celery import Celery
-
 from celery_poison import signals
-from celery_poison.basics.text import nearest
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import policies as stored
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, Record
-from celery_poison.plugin import plugin_of
 from celery_poison.policy import (
     A_QUEUE,
     EVERY_TASK,
@@ -29,7 +24,8 @@ from celery_poison.policy import (
     entry_of,
     own_options,
 )
-from celery_poison.quarantine.owner import check_owner, default_actor
+from celery_poison.quarantine.owner import default_actor
+from celery_poison.quarantine.store import Store
 from celery_poison.rules.blocks import Kind, Rule, is_fingerprint, read_rules
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
@@ -91,25 +87,15 @@ class PolicyChange(NamedTuple):
 class Rules:
     """What an operator puts in force. Raises, ``actor`` and ``note`` as of ``Quarantine``."""
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-        self._plugin = plugin_of(app)
-        self._ledger = self._plugin.open_ledger()
-        self.queries = Queries(self._ledger)
-
-    def check_owner(self) -> bool:
-        """Check that the ledger is this app's; return False when no worker has signed it yet.
-
-        Raises:
-            SchemaMismatch: it is another's.
-        """
-        return check_owner(self._app, self.queries)
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ledger, self._queries = store.ledger, store.queries
 
     # --- block list (NEW-3) --------------------------------------------------------------------
 
     def blocks(self) -> BlockList:
         """Return what is blocked."""
-        self.check_owner()
+        self._store.check_owner()
         version, raw, now = stored.read(self._ledger, self._ledger.keys.blocks)
         rules, complaints = read_rules(raw, now)
         newest_first = sorted(rules.values(), key=lambda rule: -rule.since)
@@ -128,7 +114,7 @@ class Rules:
             MessageNotFound: this app guards no such task.
         """
         if not force:
-            self._refuse_unless_guarded(task, "force blocks it all the same")
+            self._store.refuse_unless_guarded(task, "force blocks it all the same")
         return self._block(Kind.TASK, task, task, seconds, actor, note)
 
     def block_fingerprint(
@@ -161,18 +147,18 @@ class Rules:
         Raises:
             MessageNotFound: it is not blocked.
         """
-        self.check_owner()
+        self._store.check_owner()
         said = with_note(f"{kind} {name}", note)
         return self._ledger.unblock(kind, name, actor=actor or default_actor(), said=said)
 
     def _block(self, kind: Kind, name: str, task: str, seconds: float | None, actor: str, note: str) -> Rule:
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ConfigurationError(f"a block cannot last {seconds} seconds")
-        self.check_owner()
+        self._store.check_owner()
         actor, lasts_ms = actor or default_actor(), max(1, round(seconds * 1000)) if seconds else 0
         said = with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
         self._ledger.block(kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=said)
-        now = self.queries.now_ms() / 1000
+        now = self._queries.now_ms() / 1000
         until = now + seconds if seconds else None
         return Rule(kind=kind, name=name, task=task, since=now, until=until, actor=actor, note=note)
 
@@ -180,11 +166,11 @@ class Rules:
 
     def policies(self) -> Policies:
         """Return the policy of every guarded task, and of every task or queue that has one of its own."""
-        self.check_owner()
+        self._store.check_owner()
         overrides, complaints = Overrides.read(*stored.read(self._ledger, self._ledger.keys.policy)[:2])
-        guarded = self._guarded()
+        guarded = self._store.guarded_tasks()
         names = sorted({*guarded, *overrides.by_task})
-        settings = self._plugin.settings
+        settings = self._store.settings
         tasks = [_task_policy(name, guarded.get(name), overrides, settings) for name in names]
         queues = sorted({*(settings.queues or {}), *overrides.by_queue})
         tasks += [_queue_policy(queue, overrides, settings) for queue in queues]
@@ -218,9 +204,9 @@ class Rules:
         if task == stored.VERSION:
             raise ConfigurationError(f"a task named {task!r} cannot be overridden: the name is taken")
         if not force and task.startswith(A_QUEUE):
-            self._refuse_unless_known(task.removeprefix(A_QUEUE), "force sets it all the same")
+            self._store.refuse_unless_known(task.removeprefix(A_QUEUE), "force sets it all the same")
         elif not force and task != EVERY_TASK:
-            self._refuse_unless_guarded(task, "force sets it all the same")
+            self._store.refuse_unless_guarded(task, "force sets it all the same")
         said = "set " + " ".join(f"{name}={shown(value)}" for name, value in options.items())
         who = actor or default_actor(), with_note(said, note)
         return self._change(task, lambda entry: {**(entry or {}), **options}, who, if_version)
@@ -259,7 +245,7 @@ class Rules:
         if_version: int | None,
     ) -> PolicyChange:
         """Edit one entry of the newest version; ``edit`` gets None where there is none."""
-        self.check_owner()
+        self._store.check_owner()
         for attempt in range(1, ATTEMPTS + 1):
             version, raw, _ = stored.read(self._ledger, self._ledger.keys.policy)
             options = edit(entry_of(raw[task]) if task in raw else None)
@@ -275,29 +261,12 @@ class Rules:
                 return PolicyChange(version, task, options)
         raise AssertionError("the last attempt returns or raises")
 
-    def _guarded(self) -> dict[str, PoisonTask]:
-        # What a worker would load at its start.
-        self._app.loader.import_default_modules()
-        return {name: task for name, task in self._app.tasks.items() if isinstance(task, PoisonTask)}
-
-    def _refuse_unless_guarded(self, task: str, otherwise: str) -> None:
-        guarded = self._guarded()
-        if task not in guarded:
-            raise MessageNotFound(f"this app guards no task {task!r}{nearest(task, guarded)} ({otherwise})")
-
-    def _refuse_unless_known(self, queue: str, otherwise: str) -> None:
-        workers = self.queries.workers(int(self._plugin.settings.activation_interval * 1000))
-        known = {*self._app.amqp.queues, *(name for worker in workers for name in worker.all_queues)}
-        if queue not in known:
-            hint = nearest(queue, known)
-            raise MessageNotFound(f"no worker consumes queue {queue!r}{hint} ({otherwise})")
-
     # --- fleet gate (NEW-1) --------------------------------------------------------------------
 
     def gate(self) -> GateRecord:
         """Return how the fleet gate stands: closed while too many workers have died for deaths to convict."""
-        self.check_owner()
-        return self.queries.gate()
+        self._store.check_owner()
+        return self._queries.gate()
 
     def lift_gate(self, *, actor: str = "", note: str = "") -> GateRecord:
         """Let deaths convict again; those that closed the gate are not counted any more.
@@ -307,12 +276,12 @@ class Rules:
         Raises:
             MessageNotFound: it is not closed.
         """
-        self.check_owner()
+        self._store.check_owner()
         actor = actor or default_actor()
         if not self._ledger.lift_gate(actor, note):
             raise MessageNotFound("the fleet gate is not closed")
         signals.fleet_gate_lifted.send(sender=None, actor=actor, note=note)
-        return self.queries.gate()
+        return self._queries.gate()
 
 
 def shown(value: Any) -> str:

@@ -13,7 +13,7 @@ from celery_poison import Quarantine
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, SchemaMismatch
 from celery_poison.quarantine import careful
-from celery_poison.quarantine.acting import Outcome
+from celery_poison.quarantine.decisions import Outcome
 from celery_poison.quarantine.search import AmbiguousId
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_poison import Quarantine
-from celery_poison.quarantine.acting import Outcome
+from celery_poison.quarantine.decisions import Outcome
 from celery_poison.quarantine.story import Detail
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper

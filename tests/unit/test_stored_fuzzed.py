@@ -21,8 +21,8 @@ from celery_poison.extensions.proposals.proposal import Proposal
 from celery_poison.ledger.policies import read_pauses
 from celery_poison.ledger.quarantine import Wish
 from celery_poison.model import Start
-from celery_poison.quarantine.given_up import BadExport
-from celery_poison.quarantine.given_up import fields_of_line as fields_of
+from celery_poison.quarantine.lines import BadExport
+from celery_poison.quarantine.lines import fields_of_line as fields_of
 from celery_poison.quarantine.search import BadFilter, Filter
 from celery_poison.quarantine.spool import Spool, Spooled
 from celery_poison.quarantine.story import sentence

@@ -1,27 +1,22 @@
-"""Reading what is in quarantine, and deciding about it; ``given_up`` has the rest of the one class."""
+"""Reading what is in quarantine: lists, groups, one message with all that is known about it, the journal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property, partial
+from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 
-from celery_poison import causes, signals
-from celery_poison.basics.calling import within
-from celery_poison.broker.publish import Publisher
+from celery_poison import causes
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.acting import Case, Listener, Outcomes
-from celery_poison.quarantine.failing import store_failure, tell_worker
 from celery_poison.quarantine.finding import Finder
-from celery_poison.quarantine.releasing import Releasing
 from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, one_of
+from celery_poison.quarantine.store import Store
 from celery_poison.quarantine.stored import stored_message
 from celery_poison.quarantine.story import Detail, remembered
 from celery_poison.rules.failures import KeptFailure
-from celery_poison.states import Event, State, kept_state
+from celery_poison.states import State, kept_state
 
 # The class has a method named list, which would stand before the type in its annotations.
 Records = list[MessageRecord]
@@ -29,18 +24,17 @@ Groups = list[Group]
 Entries = list[dict[str, str]]
 
 
-class Service(Releasing):
-    """Messages in quarantine, what is in force for the app, and decisions about both.
+class Reading:
+    """What is in quarantine. Raises as ``Quarantine``."""
 
-    Everybody uses :class:`~celery_poison.quarantine.Quarantine`, which adds what was given up.
-    """
-
-    # --- reading -------------------------------------------------------------------------------
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queries = store.queries
 
     @cached_property
     def finder(self) -> Finder:
         """Finds and counts by the groups of the ledger."""
-        return Finder(self._ledger, self.queries)
+        return Finder(self._store.ledger, self._queries)
 
     def list(
         self,
@@ -69,18 +63,18 @@ class Service(Releasing):
         if not candidates and kept in (State.NDLV, State.FAIL):
             return [*self.finder.records(where, kept, offset=offset, limit=limit)]
         if candidates:
-            live = self.queries.candidates()
+            live = self._queries.candidates()
         else:
-            live = self.queries.live() if kept is State.DLNG else self._to_be_delivered()
+            live = self._queries.live() if kept is State.DLNG else self._to_be_delivered()
         return [*islice(where.choose(live), offset, None if limit is None else offset + limit)]
 
     def _to_be_delivered(self) -> Iterator[MessageRecord]:
         seen = set()
-        for record in self.queries.candidates():
+        for record in self._queries.candidates():
             if record.state == State.TBDL:
                 seen.add(record.mid)
                 yield record
-        yield from (record for record in self.queries.waiting() if record.mid not in seen)
+        yield from (record for record in self._queries.waiting() if record.mid not in seen)
 
     def groups(self, *, where: Filter | str | None = None, by: By | str = By.FINGERPRINT) -> Groups:
         """Return what is in quarantine, counted by task, cause and fingerprint, the largest group first.
@@ -101,7 +95,7 @@ class Service(Releasing):
             MessageNotFound: the ledger knows no such message (healthy ones leave no record).
             AmbiguousId: several messages in quarantine carry this task id.
         """
-        return Lookup(self.queries).find(id)
+        return Lookup(self._queries).find(id)
 
     def message(self, mid: str) -> StoredMessage:
         """Return the original message as it was received.
@@ -110,7 +104,7 @@ class Service(Releasing):
             MessageNotFound: quarantine keeps no such message.
             IllegalTransition: it is at its named destination.
         """
-        return stored_message(self._kept(mid))
+        return stored_message(self._store.kept(mid))
 
     def detail(self, id: str) -> Detail:
         """Return all that is known about a message, also about one that only the journal remembers.
@@ -128,9 +122,8 @@ class Service(Releasing):
             return Detail(remembered(entries), entries, None)
         entries = self.history(record.mid if record.quarantined_at else record.id)
         if record.state not in (State.NDLV, State.FAIL):
-            observe_only = plugin_of(self._app).settings.observe_only
-            return Detail(record, entries, None, observe_only=observe_only)
-        raw = self._row(record.mid)
+            return Detail(record, entries, None, observe_only=self._store.settings.observe_only)
+        raw = self._store.row(record.mid)
         stored = None if "sent_at" in raw else stored_message(raw)
         copy = self._copy_of(record)
         return Detail(record, entries, stored, KeptFailure.decode(raw.get("failure")), copy)
@@ -139,18 +132,18 @@ class Service(Releasing):
         """Return what is known of the changed copy of a message, whose task id is the same."""
         if not record.edited_to:
             return None
-        kept = self.queries.record(record.edited_to)
+        kept = self._queries.record(record.edited_to)
         about = [
             entry for entry in self._told_of(record.id, record.first_seen) if entry["mid"] == record.edited_to
         ]
-        live = None if kept else self.queries.lineage(record.id)
+        live = None if kept else self._queries.lineage(record.id)
         found = kept or (live if live and live.mid == record.edited_to else None)
         if found is None and about:
             found = remembered(about)
         return Detail(found, about, None) if found else None
 
     def _told_of(self, id: str, since: float | None = None, until: float | None = None) -> Entries:
-        return history(self._ledger.client, self._ledger.keys, id, since=since, until=until)
+        return history(self._store.ledger.client, self._store.ledger.keys, id, since=since, until=until)
 
     def fingerprint_of(self, id: str) -> tuple[str, str]:
         """Return fingerprint and task of a message in quarantine; raises as :meth:`get`."""
@@ -186,52 +179,6 @@ class Service(Releasing):
         Raises:
             LedgerUnavailable: Redis is not reachable, now or while the entries are read.
         """
-        client, keys = self._ledger.client, self._ledger.keys
+        client, keys = self._store.ledger.client, self._store.ledger.keys
         reach = extent(client, keys)
         return reach, extract(client, keys, after=after, until=reach.last or "0-0")
-
-    # --- acting --------------------------------------------------------------------------------
-
-    def fail(
-        self,
-        ids: Iterable[str],
-        *,
-        actor: str = "",
-        note: str = "",
-        force: bool = False,
-        on_outcome: Listener | None = None,
-    ) -> Outcomes:
-        """Give messages up: their callers get a failure, chords and errbacks are resolved (FAIL).
-
-        ``on_failure``, ``after_return`` and the receivers of ``task_failure`` are called in a worker that
-        consumes the message's queue, now or when there is one; twice if it dies meanwhile.
-
-        Args:
-            force: even if the body is not JSON, so that its chord, chain and errbacks are not known: only
-                the task's own caller gets the failure.
-        """
-        with Publisher(self._app) as publisher:
-            act = partial(self._fail, force, publisher)
-            return self._each(ids, "fail", actor, note, act, on_outcome)
-
-    def discard(
-        self, ids: Iterable[str], *, actor: str = "", note: str = "", on_outcome: Listener | None = None
-    ) -> Outcomes:
-        """Give messages up without a report (FAIL); for messages without a caller that waits."""
-        return self._each(ids, "discard", actor, note, self._discard, on_outcome)
-
-    def _fail(self, force: bool, publisher: Publisher, case: Case) -> None:
-        record = case.record
-        if record.cause != causes.FAILURE:  # whoever waits for that was told when it failed
-            kept = self._row(record.mid)
-            self._is_registered(record.task)  # its own backend stores the result, if it has one
-            store_failure(self._app, record, kept, note=case.note, force=force)
-            tell_worker(self._app, publisher, record, kept, case.note)
-        self._ledger.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
-        case.announce(signals.message_failed)
-
-    def _discard(self, case: Case) -> None:
-        self._is_registered(case.record.task)  # may have an error transaction of its own
-        hooks = plugin_of(self._app).extensions.discarding
-        with within(hook(self._ledger, case.record, self._row, case.note) for hook in hooks):
-            self._ledger.give_up(case.record.mid, Event.DISCARDED, case.actor, case.note, case.number)

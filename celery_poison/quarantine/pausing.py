@@ -1,0 +1,102 @@
+"""What a person pauses and resumes: queues and tasks (WAS-6, WAS-7)."""
+
+from __future__ import annotations
+
+from celery_poison.errors import ConfigurationError, MessageNotFound
+from celery_poison.ledger import policies as stored
+from celery_poison.ledger.policies import Pause, Scope
+from celery_poison.quarantine.owner import default_actor
+from celery_poison.quarantine.rules import with_note
+from celery_poison.quarantine.store import Store
+
+
+class Pausing:
+    """Pauses and resumes. Raises, ``actor`` and ``note`` as of ``Quarantine``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ledger = store.ledger
+
+    def pauses(self) -> list[Pause]:
+        """Return what is paused, the oldest pause first."""
+        self._store.check_owner()
+        return stored.holding(self._ledger)
+
+    def pause_queue(self, queue: str, *, actor: str = "", note: str = "", force: bool = False) -> Pause:
+        """Let no worker consume ``queue`` any more; its messages stay where they are.
+
+        Args:
+            force: even if no worker consumes such a queue and this app declares none.
+
+        Raises:
+            MessageNotFound: no such queue is known.
+            ConfigurationError: ``poison_observe_only``.
+        """
+        self._refuse_if_observing()
+        if not force:
+            self._store.refuse_unless_known(queue, "force pauses it all the same")
+        return self._pause(Scope.QUEUE, queue, actor, note)
+
+    def pause_task(self, task: str, *, actor: str = "", note: str = "", force: bool = False) -> Pause:
+        """Let no message of ``task`` begin any more: they are parked in the ledger, without a slot.
+
+        Args:
+            force: even if this app guards no task of that name.
+
+        Raises:
+            MessageNotFound: this app guards no such task.
+            ConfigurationError: ``poison_observe_only``.
+        """
+        self._refuse_if_observing()
+        if not force:
+            self._store.refuse_unless_guarded(task, "force pauses it all the same")
+        return self._pause(Scope.TASK, task, actor, note)
+
+    def resume_queue(self, queue: str, *, worker: str = "", actor: str = "", note: str = "") -> list[Pause]:
+        """Let ``queue`` be consumed again, also by who suspended itself; return what is over now.
+
+        Args:
+            worker: name of a node: only its suspension ends, and a pause of the queue stays.
+
+        Raises:
+            MessageNotFound: nothing of that is paused.
+        """
+        actor = actor or default_actor()
+        found = [pause for pause in self.pauses() if pause.name == queue and pause.scope is not Scope.TASK]
+        if worker:
+            found = [pause for pause in found if pause.worker == worker]
+        for pause in found:
+            if pause.scope is Scope.QUEUE:
+                self._ledger.resume(Scope.QUEUE, queue, actor=actor, said=with_note(f"queue {queue}", note))
+            else:
+                self._ledger.end_suspension(pause.worker, queue, worker=pause.worker, actor=actor, note=note)
+        if not found:
+            whose = f" by {worker}" if worker else ""
+            raise MessageNotFound(f"queue {queue} is not paused{whose}")
+        return found
+
+    def resume_task(self, task: str, *, actor: str = "", note: str = "") -> list[Pause]:
+        """Let the messages of ``task`` go on; return the pause that is over now.
+
+        Raises:
+            MessageNotFound: it is not paused.
+        """
+        found = [pause for pause in self.pauses() if (pause.scope, pause.name) == (Scope.TASK, task)]
+        said = with_note(f"task {task}", note)
+        self._ledger.resume(Scope.TASK, task, actor=actor or default_actor(), said=said)
+        return found
+
+    def _pause(self, scope: Scope, name: str, actor: str, note: str) -> Pause:
+        if not name:
+            raise ConfigurationError(f"name the {scope}")
+        self._store.check_owner()
+        actor, said = actor or default_actor(), with_note(f"{scope} {name}", note)
+        self._ledger.pause(scope, name, actor=actor, note=note, said=said)
+        now = self._store.queries.now_ms() / 1000
+        return Pause(scope=scope, name=name, since=now, actor=actor, note=note)
+
+    def _refuse_if_observing(self) -> None:
+        if self._store.settings.observe_only:
+            raise ConfigurationError(
+                "poison_observe_only is set: workers hold nothing back, and pause nothing"
+            )
