@@ -5,15 +5,14 @@ The picture is an SVG that needs no script; the table beside it says the same in
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
-from xml.sax.saxutils import escape
 
 from celery_poison.flower import words
 from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.flower.picture import LEFT, Frame, Picture
 from celery_poison.model import Incident
 from celery_poison.quarantine import story
 
@@ -41,9 +40,11 @@ KINDS = {
     "open": "recovery goes on",
     "process": "pool process died",
 }
-_HEIGHT, _LEFT, _BOTTOM, _TOP = 200, 40, 26, 12
-#: Name -> width in units, bars, intervals of the time axis. The style sheet shows the one that fits.
-_SIZES = {"wide": (960, 60, 6), "narrow": (340, 24, 2)}
+#: Each with the intervals of its time axis.
+_PICTURES = (
+    (Frame("wide", 960, 200, top=12, bottom=26, columns=60), 6),
+    (Frame("narrow", 340, 200, top=12, bottom=26, columns=24), 2),
+)
 
 
 class Suspect(NamedTuple):
@@ -125,57 +126,31 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> Death:
 def draw(marks: Sequence[tuple[float, str]], since: float, now: float) -> list[str]:
     """Return pictures of the deaths, each (moment, kind), between two moments: wide, and for a phone."""
     shown = [mark for mark in marks if mark[0] >= since]
-    return [_Picture(name, shown, since, now).svg() for name in _SIZES]
+    return [_Picture(frame, ticks, shown, since, now).draw() for frame, ticks in _PICTURES]
 
 
-class _Picture:
-    def __init__(self, name: str, marks: Sequence[tuple[float, str]], since: float, now: float) -> None:
-        self._name, self._since, self._now = name, since, now
-        self._width, self._buckets, self._ticks = _SIZES[name]
-        share = self._buckets / (now - since)
-        last = self._buckets - 1
-        self._bars = Counter((min(last, int((at - since) * share)), kind) for at, kind in marks)
-        totals = Counter[int]()
-        for (bucket, _), count in self._bars.items():
-            totals[bucket] += count
-        self._top = max([*totals.values(), 4])
+class _Picture(Picture):
+    """Args: ``frame``; ``ticks``: intervals of the time axis; the rest as of :func:`draw`."""
 
-    def svg(self) -> str:
-        total = sum(self._bars.values())
-        label = f"{total} deaths between {self._clock(self._since)} and {self._clock(self._now)}"
-        return (
-            f'<svg class="poison-picture {self._name}" viewBox="0 0 {self._width} {_HEIGHT}" role="img"'
-            f' aria-label="{escape(label)}" xmlns="http://www.w3.org/2000/svg">'
-            f"{''.join((*self._frame(), *self._stacks()))}</svg>"
+    def __init__(
+        self, frame: Frame, ticks: int, marks: Sequence[tuple[float, str]], since: float, now: float
+    ) -> None:
+        share, last = frame.columns / (now - since), frame.columns - 1
+        super().__init__(frame, Counter((min(last, int((at - since) * share)), kind) for at, kind in marks))
+        self._ticks, self._since, self._now = ticks, since, now
+
+    def draw(self) -> str:
+        between = f"{self._clock(self._since)} and {self._clock(self._now)}"
+        return self.svg(
+            f"{self.bars.total()} deaths between {between}", self._times(), self.stacks(KINDS, inset=1)
         )
 
-    def _y(self, count: float) -> float:
-        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - count / self._top)
-
-    def _frame(self) -> Iterator[str]:
-        for count in range(0, self._top + 1, max(1, math.ceil(self._top / 4))):
-            y = self._y(count)
-            yield f'<line class="grid" x1="{_LEFT}" x2="{self._width}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            yield f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{count}</text>'
+    def _times(self) -> Iterator[str]:
         for tick in range(self._ticks + 1):
             share = tick / self._ticks
-            x, at = _LEFT + (self._width - _LEFT) * share, self._since + (self._now - self._since) * share
+            x, at = LEFT + (self.frame.width - LEFT) * share, self._since + (self._now - self._since) * share
             anchor = "start" if tick == 0 else "end" if tick == self._ticks else "middle"
-            place = f'x="{x:.0f}" y="{_HEIGHT - 6}" text-anchor="{anchor}"'
-            yield f'<text class="axis" {place}>{self._clock(at)}</text>'
-
-    def _stacks(self) -> Iterator[str]:
-        width = (self._width - _LEFT) / self._buckets
-        heights = Counter[int]()
-        for kind, name in KINDS.items():
-            for bucket in range(self._buckets):
-                if count := self._bars[bucket, kind]:
-                    y = self._y(heights[bucket] + count)
-                    height = self._y(heights[bucket]) - y
-                    heights[bucket] += count
-                    x, told = _LEFT + bucket * width + 1, f"<title>{count} × {name}</title>"
-                    size = f'width="{width - 2:.1f}" height="{height:.1f}"'
-                    yield f'<rect class="bar {kind}" x="{x:.1f}" y="{y:.1f}" {size}>{told}</rect>'
+            yield self.date(x, anchor, self._clock(at))
 
     def _clock(self, at: float) -> str:
         day = "" if self._now - self._since < 20 * 3600 else "%d %b "
