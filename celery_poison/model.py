@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
@@ -332,9 +332,19 @@ class WorkerRecord(Record):
     cells: str = ""
 
     @property
+    def consumed(self) -> list[str]:
+        """Names of the queues that it consumes."""
+        return [name for name in self.queues.split(",") if name]
+
+    @property
     def all_queues(self) -> list[str]:
         """Names of the queues that it consumes, and of those that are paused."""
-        return [name for names in (self.queues, self.paused) for name in names.split(",") if name]
+        return [*self.consumed, *(name for name in self.paused.split(",") if name)]
+
+
+def consumed_queues(workers: Iterable[WorkerRecord]) -> set[str]:
+    """Return the names of the queues that living workers consume, also those that are about to stop."""
+    return {name for worker in workers if worker.alive for name in worker.consumed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

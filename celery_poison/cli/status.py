@@ -211,7 +211,7 @@ def workers(ctx: click.Context) -> None:
 def _worker_row(worker: WorkerRecord, *, now: float, troubled: bool) -> Sequence[object]:
     # The paused ones first: where a column is cut, its end is missing.
     queues = [f"{queue} (paused)" for queue in worker.paused.split(",") if queue]
-    queues += filter(None, worker.queues.split(","))
+    queues += worker.consumed
     return (
         worker.worker if utc.get() else worker.node,
         "silent" if not worker.alive else "stopping" if worker.stopping else "alive",

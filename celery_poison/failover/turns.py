@@ -25,7 +25,7 @@ def whose_turn(
     room = Counter[str]()
     for worker in queries.workers(activation_ms):
         if worker.alive and not worker.stopping:
-            room.update(dict.fromkeys(worker.queues.split(","), worker.room))
+            room.update(dict.fromkeys(worker.consumed, worker.room))
     here = {mid: parked for mid, parked in suspects.items() if room[parked.start.queue] > 0}
     if len(here) > 1:
         here = _sorted(queries, here)

@@ -413,7 +413,7 @@ def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] 
     queue = settings.trial_queue
     if settings.trial != "queue" or settings.observe_only:
         return None
-    if any(w.alive and not w.stopping and queue in w.queues.split(",") for w in workers):
+    if any(w.alive and not w.stopping and queue in w.consumed for w in workers):
         return None
     said = f"poison_trial='queue', and no live worker consumes {queue!r}: suspects wait there and do not run"
     return said, f"start `celery -A proj worker -Q {queue} -c 1`"

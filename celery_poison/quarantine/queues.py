@@ -21,7 +21,7 @@ from celery_poison.basics.text import count_of, duration, some_of, when
 from celery_poison.broker.publish import bounded_options, depth
 from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Record, WorkerRecord
+from celery_poison.model import Record, WorkerRecord, consumed_queues
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.limits import Limit, are_set, limit_of
 from celery_poison.settings import Settings
@@ -79,7 +79,7 @@ def missed(worker: WorkerRecord, waited_at: float, before: Waiting, now: Waiting
     """
     if not is_quiet(worker) or (worker.last_beat or 0.0) < waited_at + GRACE:
         return {}
-    return {queue: now[queue] for queue in worker.queues.split(",") if before.get(queue) and now.get(queue)}
+    return {queue: now[queue] for queue in worker.consumed if before.get(queue) and now.get(queue)}
 
 
 def find_deaf(app: Celery, queries: Queries, workers: Iterable[WorkerRecord]) -> tuple[list[Deaf], list[str]]:
@@ -127,7 +127,7 @@ def _heard_after(app: Celery, queries: Queries, names: Iterable[str], moment: fl
 
 def _shared_queues(app: Celery, workers: Iterable[WorkerRecord]) -> set[str]:
     """Return what they consume, but where one consumer gets all messages: the others are rightly quiet."""
-    names = {name for worker in workers for name in worker.queues.split(",")}
+    names = {name for worker in workers for name in worker.consumed}
     declared = {name: app.amqp.queues[name].queue_arguments for name in names & {*app.amqp.queues}}
     return {name for name in names if not (declared.get(name) or {}).get("x-single-active-consumer")}
 
@@ -169,7 +169,7 @@ def find_held(
     A worker that has suspended itself from its queue may have been the only one (WAS-6). Asks the broker
     only about such queues.
     """
-    consumed = {queue for worker in workers if worker.alive for queue in worker.queues.split(",")}
+    consumed = consumed_queues(workers)
     paused = {pause.name: pause for pause in pauses if pause.scope is not Scope.TASK}
     idle = {name: pause for name, pause in paused.items() if name not in consumed}
     try:
@@ -240,10 +240,8 @@ def read_backlogs(
         return [], []
     parked = Counter(parking.start.queue for _, parking in islice(queries.parked_now(), COUNTED))
     candidates = Counter(record.queue for record in islice(queries.candidates(), COUNTED))
-    consumed = {
-        queue for each in workers if each.alive for queue in f"{each.queues},{each.paused}".split(",")
-    }
-    names = consumed | {*parked} | {*candidates} | {*(settings.queues or {})}
+    known = {queue for each in workers if each.alive for queue in each.all_queues}
+    names = known | {*parked} | {*candidates} | {*(settings.queues or {})}
     queues = sorted(names - {"", settings.quarantine_queue})[:MOST]
     try:
         waiting, unread = waiting_in(app, queues), []

@@ -9,6 +9,7 @@ from celery import Celery
 from celery_poison.basics.text import nearest
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import consumed_queues
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import check_owner
 from celery_poison.rules.destinations import where_sent
@@ -95,8 +96,7 @@ class Store:
             IllegalTransition: no living worker consumes it, and the app names no such queue.
         """
         workers = self.queries.workers(int(self.settings.activation_interval * 1000))
-        consumed = {name for worker in workers if worker.alive for name in worker.queues.split(",")}
-        if queue not in consumed and queue not in self.app.amqp.queues:
+        if queue not in consumed_queues(workers) and queue not in self.app.amqp.queues:
             raise IllegalTransition(
                 f"no worker consumes a queue {queue!r}, and the app names none so: start one, or use force"
             )

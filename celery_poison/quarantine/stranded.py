@@ -23,7 +23,7 @@ from celery_poison.broker.publish import bounded_options
 from celery_poison.broker.unacked import Unacked, owner_of, text
 from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Record, Start
+from celery_poison.model import Record, Start, consumed_queues
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 
@@ -162,7 +162,7 @@ class _Look:
         self._now = self._queries.now_ms() / 1000
         self._monitor = self._queries.monitor()
         workers = self._queries.workers(int(self._activation * 1000))
-        self._consumed = {queue for worker in workers if worker.alive for queue in worker.queues.split(",")}
+        self._consumed = consumed_queues(workers)
         dead = self._queries.declared_dead().items()
         self._owners = {_boot_id(name): _Owner(False, name, at / 1000) for name, at in dead}
         for worker in workers:

@@ -80,7 +80,7 @@ def test_TP1_3_whoever_dies_before_sending_leaves_it_to_the_active_monitor(
         desk.errors.tell(_report())
     monitor = ErrorTransactions(desk.app, desk.ledger)
     assert monitor.pay_late() == 0 and not desk.sent(), "its owner may be about to send it"
-    monkeypatch.setattr(transactions, "PATIENCE", 0.0)
+    monkeypatch.setattr(transactions, "OVERDUE", 0.0)
     monitor._next_look = 0.0
     assert monitor.pay_late() == 1
     assert [sent["id"] for sent in desk.sent()] == [_report().id] and not desk.owed()
@@ -97,7 +97,7 @@ def test_TP1_3_what_the_broker_refuses_is_sent_by_the_active_monitor_later(
         for _ in range(2):
             desk.errors.tell(_report())
     assert caplog.text.count("cannot be sent yet") == 1 and desk.owed()
-    monkeypatch.setattr(transactions, "PATIENCE", 0.0)
+    monkeypatch.setattr(transactions, "OVERDUE", 0.0)
     assert desk.errors.pay_late() == 1 and len(desk.sent()) == 1
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from celery import Celery
 from celery.canvas import Signature
@@ -22,7 +22,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.owed import attempt_rows, cross_off, forget_attempt, owe, owed_reports
 from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
@@ -33,7 +33,7 @@ from celery_poison.reports import ROOT, Kind, Report, ReportedMessage
 logger = get_logger("celery_poison")
 
 #: Seconds after which the active monitor sends what is still owed, and tries again.
-PATIENCE = 10.0
+OVERDUE = 10.0
 #: Of how many it reads at once.
 _AT_ONCE = 100
 
@@ -104,8 +104,7 @@ class ErrorTransactions:
             yield
             return
         owed = json.dumps({"task": task, "queue": queue, "report": report.as_dict()}, default=str)
-        with clear_errors("writing down an error transaction"):
-            self._ledger.client.hset(self._ledger.keys.owed, report.id, owed)
+        owe(self._ledger, report.id, owed)
         try:
             yield
         except LedgerUnavailable:
@@ -148,21 +147,17 @@ class ErrorTransactions:
 
     def attempt(self, token: str) -> tuple[ReportedMessage | None, list[ReportedMessage]]:
         """Return the message of a start and what it would have sent, as its process has written them down."""
-        with clear_errors("reading an attempt"):
-            rows = cast(Any, self._ledger.client.lrange(self._ledger.keys.attempt(token), 0, -1))
-        told = [ReportedMessage(**json.loads(row)) for row in rows]
+        told = [ReportedMessage(**json.loads(row)) for row in attempt_rows(self._ledger, token)]
         return (told[0], told[1:]) if told else (None, [])
 
     def forget_attempt(self, token: str) -> None:
-        with clear_errors("forgetting an attempt"):
-            self._ledger.client.delete(self._ledger.keys.attempt(token))
+        forget_attempt(self._ledger, token)
 
     # --- owed and paid ------------------------------------------------------------------------------
 
     def cross_off(self, id: str) -> None:
         """Nothing came of what was to be told."""
-        with clear_errors("crossing off an error transaction"):
-            self._ledger.client.hdel(self._ledger.keys.owed, id)
+        cross_off(self._ledger, id)
 
     def pay_late(self) -> int:
         """Send what has been owed for too long (in the active monitor); return how many were sent.
@@ -172,14 +167,12 @@ class ErrorTransactions:
         """
         if time.monotonic() < self._next_look:
             return 0
-        self._next_look = time.monotonic() + PATIENCE / 2
-        with clear_errors("reading the error transactions that are owed"):
-            _, rows = cast(Any, self._ledger.client.hscan(self._ledger.keys.owed, count=_AT_ONCE))
+        self._next_look = time.monotonic() + OVERDUE / 2
         sent = 0
-        for id, raw in rows.items():
+        for id, raw in owed_reports(self._ledger, _AT_ONCE).items():
             owed = json.loads(raw)
-            if time.time() - owed["report"]["at"] > PATIENCE:
-                sent += self._pay(id.decode(), owed["report"], owed["task"], owed["queue"])
+            if time.time() - owed["report"]["at"] > OVERDUE:
+                sent += self._pay(id, owed["report"], owed["task"], owed["queue"])
         return sent
 
     def _pay(self, id: str, report: Mapping[str, Any], task: str, queue: str) -> bool:
