@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from celery_poison.testing import RedisServer, Worker, find_redis_binary
+from tests.apps.factory import keep_extensions
 from tests.harness.preloaded import Starter
 from tests.harness.servers import RabbitServer
 from tests.services import (
@@ -26,6 +28,8 @@ from tests.services import (
 )
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
+
+keep_extensions(os.environ)
 
 # How long an example takes is the machine's affair, which may be busy.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

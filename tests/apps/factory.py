@@ -8,7 +8,11 @@ from typing import Any
 
 from celery import Celery
 
+from celery_poison import extensions
 from tests.apps import tasks
+
+#: Names of the extensions that there are, with spaces between them; all, where the variable is missing.
+EXTENSIONS = "POISON_TEST_EXTENSIONS"
 
 DEFAULTS: dict[str, Any] = {
     "accept_content": ["json", "pickle"],
@@ -19,14 +23,22 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+def keep_extensions(environ: Mapping[str, str]) -> None:
+    """Leave those extensions out of this process that an environment does not name."""
+    if EXTENSIONS in environ:
+        extensions.ORDER = tuple(environ[EXTENSIONS].split())
+
+
 def build_app(environ: Mapping[str, str], *, current: bool = False) -> Celery:
     """The app `fleet` with all its tasks.
 
     BROKER_URL, RESULT_BACKEND and, for the plugin's ledger, POISON_REDIS_URL (may be missing) say
     where; POISON_SETTINGS is a JSON object of any further Celery settings. MARKS_URL, where the tasks
     leave their marks, is read when they run. Only a worker makes its app the `current` one: a test
-    process holds several.
+    process holds several. Only there extensions are left out by the environment.
     """
+    if current:
+        keep_extensions(environ)
     app = Celery("fleet", set_as_current=current)
     app.conf.update(DEFAULTS)
     app.conf.update(broker_url=environ["BROKER_URL"], result_backend=environ.get("RESULT_BACKEND"))

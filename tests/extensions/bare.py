@@ -1,23 +1,19 @@
-"""The app of a fleet from whose workers every extension was left out."""
+"""A fleet in which extensions were left out."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable
 
-from celery_poison import extension
-from tests.apps.factory import build_app
+from tests.apps.factory import EXTENSIONS
 from tests.apps.harness import Fleet
 
-#: A package that does not exist.
-NOWHERE = "celery_poison.left_out"
 
+def fleet_with(names: Iterable[str]) -> type[Fleet]:
+    """Return a kind of fleet whose workers know these extensions only."""
+    kept = " ".join(names)
 
-class BareFleet(Fleet):
-    """Its workers know no extension."""
+    class BareFleet(Fleet):
+        def environ(self) -> dict[str, str]:
+            return super().environ() | {EXTENSIONS: kept}
 
-    module = "tests.extensions.bare"
-
-
-if "BROKER_URL" in os.environ:
-    extension.EXTENSIONS = NOWHERE
-    app = build_app(os.environ, current=True)
+    return BareFleet

@@ -1,0 +1,28 @@
+"""The scripts of an extension: the core has no part in them, and they touch little of the core."""
+
+from __future__ import annotations
+
+from celery_poison.ledger import scripts
+from tests.ledger.test_scripts import ROOMS
+
+#: Keys of the core that scripts of an extension read or write.
+ALLOWED = {
+    "notify": {"monitor_fence", "counts"},
+    "once": {"running", "done"},
+    "proposals": {"blocks", "policy", "journal"},
+}
+#: Keys of an extension.
+OWN = {"notify": {"notified"}, "once": {"effect"}, "proposals": {"published"}}
+
+
+def test_scripts_of_an_extension_touch_their_own_keys_and_few_of_the_core() -> None:
+    found: dict[str, set[str]] = {}
+    for room in ROOMS:
+        name = room.rpartition(".")[2]
+        found[name] = {key for own in scripts.names(room) for key in scripts.script(f"{room}:{own}").keys}
+    assert found == {name: ALLOWED[name] | OWN[name] for name in ALLOWED}
+
+
+def test_no_script_of_the_core_touches_a_key_of_an_extension() -> None:
+    keys = {key for name in scripts.names() for key in scripts.script(name).keys}
+    assert keys.isdisjoint({key for own in OWN.values() for key in own})
