@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.keys import life_of
 from celery_poison.ledger.scripts import Caller, Code
 from celery_poison.states import State
 
@@ -18,6 +19,9 @@ RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 #: For so long all connections of a worker must be gone before it counts as dead. A live process whose
 #: connection was cut is back within milliseconds.
 GONE_PATIENCE_MS = 1000
+
+#: For so long it is remembered that the end of a main process was seen.
+WORD_MS = 600_000
 
 
 class Silence(StrEnum):
@@ -88,6 +92,11 @@ class FleetTransitions(Caller):
     def retire(self, worker: str) -> None:
         """Take a worker off the books that ends in peace."""
         self.call("retire", worker=worker)
+
+    def ended(self, worker: str) -> None:
+        """Say that the main process of a worker is no more: once its connections are gone, it is dead."""
+        with clear_errors("saying that a worker has ended"):
+            self.client.set(self.keys.ended + life_of(worker), 1, px=WORD_MS)
 
     def lead(self, worker: str, ttl_ms: int, run_id: str = "") -> tuple[int, bool] | None:
         """Take or keep the monitor's lock; return its fencing number and whether it changed hands.

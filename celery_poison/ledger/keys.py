@@ -59,6 +59,8 @@ class Keys:
         self.buried = self.prefix + "buried"
         #: Prefix of the channels that a worker's processes are subscribed to.
         self.alive = self.prefix + "alive:"
+        #: Prefix of what nurseries say of the end of their workers.
+        self.ended = self.prefix + "ended:"
         #: Prefix of the leases of pool processes.
         self.children = self.prefix + "child:"
         self.open = self.prefix + "open"

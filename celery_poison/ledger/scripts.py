@@ -189,7 +189,8 @@ class Caller:
         self._scripts: dict[str, Any] = {}
         self._fixed = {name: value for name, value in vars(keys).items() if name != "prefix"}
         prefixes = {"lanes": keys.lane(""), "workers": keys.worker(""), "messages": keys.message("")}
-        self._common = {**prefixes, "alive": keys.alive, "children": keys.children, "maxlen": journal_maxlen}
+        prefixes |= {"alive": keys.alive, "ended": keys.ended, "children": keys.children}
+        self._common = {**prefixes, "maxlen": journal_maxlen}
 
     def call(
         self, name: str, own_keys: Mapping[str, str] = _NONE, /, *, rest: Any = None, **arguments: Any

@@ -71,15 +71,20 @@ def be_cell(order: Order, app: Celery, said: Any, box: Any, lease: int, *, is_fr
         lease: descriptor of the memory in which the worker keeps its lease.
         is_fresh: the app was loaded anew for this process.
     """
-    if "gevent" in sys.modules:  # a hub of its own
-        sys.modules["gevent"].reinit()
-    with suppress(KeyError, AttributeError):
-        del sys.modules["eventlet.hubs"]._threadlocal.hub
+    have_own_hub()
     name, arguments = f"ForkPoolWorker-{order.number}", (app, said, box, lease, is_fresh)
     process: Any = ForkProcess(target=_run, args=arguments, name=name, daemon=True)
     process.index = order.slot
     code: int = process._bootstrap()
     return code
+
+
+def have_own_hub() -> None:
+    """Give this process, which was forked, a loop of its own for its greenlets, if it has such."""
+    if "gevent" in sys.modules:
+        sys.modules["gevent"].reinit()
+    with suppress(KeyError, AttributeError):
+        del sys.modules["eventlet.hubs"]._threadlocal.hub
 
 
 def _run(app: Celery, said: Any, box: Any, lease: int, is_fresh: bool) -> None:

@@ -1,7 +1,8 @@
 """The nursery: a process that a worker forks before its pool, which does nothing but fork cells.
 
 It has what pool processes have: the command line, options, fixups, loaded models, the environment, signals
-that are sent once per worker. It is in a session of its own, and ends with its worker.
+that are sent once per worker. It is in a session of its own, ends with its worker, and says so in the ledger:
+a worker whose end was seen is not waited for.
 """
 
 from __future__ import annotations
@@ -11,27 +12,32 @@ import gc
 import importlib
 import os
 import pickle
+import select
 import signal
 import socket
 import stat
 import sys
 import traceback
 from contextlib import closing, suppress
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from billiard.util import set_pdeathsig
 from celery import Celery
 from celery.app.utils import find_app
-from celery.platforms import set_pdeathsig
 
 from celery_poison.basics import procfs
 from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.basics.text import apps_given
-from celery_poison.sandbox.cell import be_cell
+from celery_poison.plugin import plugin_of
+from celery_poison.sandbox.cell import be_cell, have_own_hub
 from celery_poison.sandbox.trial import Order
-from celery_poison.sandbox.watcher import NURSERY, end_with_parent, name, watch
+from celery_poison.sandbox.watcher import NURSERY, name, watch
 
 #: What a service manager sends to every process: the worker says when these end.
 _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+#: Seconds for which a nursery outlives its worker at most.
+LINGER = 5
 
 #: A process that may not be forked runs this in a fresh one.
 _FRESH = """import sys; sys.path[:], sys.argv[:] = {path!r}, {argv!r}
@@ -57,8 +63,11 @@ class Nursery:
         orders.setblocking(False)
 
     @classmethod
-    def forked(cls, app: Celery) -> Nursery:
+    def forked(cls, app: Celery, name: str) -> Nursery:
         """Fork one.
+
+        Args:
+            name: of the worker, in the ledger.
 
         Raises:
             OSError: no process can be forked.
@@ -75,16 +84,17 @@ class Nursery:
             if not pid:
                 try:
                     ours.close()
-                    _serve(other, worker, app)
+                    _serve(other, _Parent(worker, name), app)
                 finally:
                     os._exit(0)
         return cls(pid, ours)
 
     @classmethod
-    def loaded(cls, app: Celery, has: str, patched_for: str) -> Nursery:
+    def loaded(cls, app: Celery, name: str, has: str, patched_for: str) -> Nursery:
         """Start one that loads the app anew.
 
         Args:
+            name: of the worker, in the ledger.
             has: why this process is not forked.
             patched_for: the pool for whose greenlets this process is patched; empty: it is not.
 
@@ -95,7 +105,7 @@ class Nursery:
         ours, other = pair()
         with closing(other):
             os.set_inheritable(other.fileno(), True)
-            arguments = _name_of(app), other.fileno(), os.getpid()
+            arguments = _name_of(app), other.fileno(), os.getpid(), name
             code = _FRESH.format(path=sys.path, argv=sys.argv, pool=patched_for, arguments=arguments)
             null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
             command = [sys.executable, "-c", code]
@@ -175,26 +185,33 @@ def _name_of(app: Celery) -> str:
     raise LookupError("the app is in no module from which another process could load it")
 
 
-def load_and_serve(name: str, orders: int, worker: int) -> None:
+def load_and_serve(app_name: str, orders: int, pid: int, name: str) -> None:
     """Be the nursery of a worker whose own process may not be forked."""
-    end_with_parent(worker)
-    app = find_app(name)
+    app = find_app(app_name)
     app.loader.import_default_modules()
     if has := unshareable():
         sys.exit(f"celery_poison: suspects cannot be tried in cells: the app has {has} once it is loaded")
-    _serve(_socket.socket(fileno=orders), worker, app, is_fresh=True)
+    _serve(_socket.socket(fileno=orders), _Parent(pid, name), app, is_fresh=True)
 
 
 # --- in the nursery ----------------------------------------------------------------------------------
 
 
-def _serve(orders: Any, worker: int, app: Celery, *, is_fresh: bool = False) -> None:
+class _Parent(NamedTuple):
+    """The main process of the worker, and the worker's name in the ledger."""
+
+    pid: int
+    worker: str
+
+
+def _serve(orders: Any, parent: _Parent, app: Celery, *, is_fresh: bool = False) -> None:
     """Fork a watcher with a cell for every order, until the worker is gone."""
     os.setsid()
-    end_with_parent(worker)
-    former = procfs.name(worker)
+    end_of_worker = os.pidfd_open(parent.pid)
+    if os.getppid() != parent.pid:
+        return
+    former = procfs.name(parent.pid)
     name(NURSERY)
-    end_of_worker = os.pidfd_open(worker)
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (*_NOT_FOR_US, signal.SIGCHLD)}
     _load_ahead()
     gc.freeze()
@@ -207,10 +224,16 @@ def _serve(orders: Any, worker: int, app: Celery, *, is_fresh: bool = False) -> 
         files = _socket.socket(fileno=said), os.fdopen(box, "r+b"), lease
         return be_cell(order, app, *files, is_fresh=is_fresh)
 
+    wanted = unpatched("select", "poll")()
+    for fd in (orders.fileno(), end_of_worker):
+        wanted.register(fd, select.POLLIN)
     while True:
+        if end_of_worker in dict(wanted.poll()):
+            return _say_that_it_ended(app, parent.worker)
         data, fds, _, _ = socket.recv_fds(orders, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
-        if not data:
-            return
+        if not data:  # closed, as by the end of the worker
+            wanted.unregister(orders)
+            continue
         with suppress(OSError):  # no process can be forked: the worker hears that its sockets are closed
             if not _fork():
                 orders.close()
@@ -220,11 +243,20 @@ def _serve(orders: Any, worker: int, app: Celery, *, is_fresh: bool = False) -> 
             _close(fd)
 
 
+def _say_that_it_ended(app: Celery, worker: str) -> None:
+    """Tell the monitors what they cannot know: that the worker's connections will not come back (EMS-2)."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(LINGER)
+    have_own_hub()
+    with suppress(Exception):  # a little later they see it for themselves
+        plugin_of(app).open_ledger().ended(worker)
+
+
 def _load_ahead() -> None:
     """Load once what every cell would load for itself, in time and memory of its own."""
     with suppress(Exception):  # the cells do without
         importlib.import_module("celery.concurrency.prefork")  # not in other pools' workers: hooks.py
-        set_pdeathsig("SIGKILL")  # again; with cffi this takes its parser
+        set_pdeathsig(0)  # with cffi this takes its parser
 
 
 def _be_watcher(order: Order, end_of_worker: int, fds: list[int], be: Any) -> NoReturn:

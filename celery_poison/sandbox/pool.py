@@ -98,7 +98,7 @@ class Cells:
         born_at, self._born_at = self._born_at, time.monotonic()
         if not self.host.pool.contained and self._born_at - born_at > DOUBT:
             with suppress(OSError):
-                return Nursery.forked(self.host.app)
+                return Nursery.forked(self.host.app, self.host.worker)
         return "the process that forks them has ended"
 
     def _complain(self, why: str) -> None:

@@ -88,6 +88,7 @@ class Host:
     """The worker to which a sandbox belongs.
 
     Attributes:
+        worker: its name in the ledger, when it began.
         loop: its event loop: the ``consumer`` and the number (``epoch``) of the present broker connection.
         shutdown: ``is_begun`` once the worker is to end, and begins nothing more.
         complain: logs an error that no message suffers from, once.
@@ -99,6 +100,7 @@ class Host:
     """
 
     app: Celery
+    worker: str
     pool: PoolFacts
     loop: Any
     shutdown: Any

@@ -25,6 +25,7 @@ from celery_poison.worker import inspecting as inspecting  # registers what `cel
 from celery_poison.worker.body import surround
 from celery_poison.worker.combining import combine
 from celery_poison.worker.ends import Ends, goes_without
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.processes import hear_of_begun, keep_what_runs, watch_again
 from celery_poison.worker.worker import FAREWELL, Worker
 
@@ -44,8 +45,9 @@ class LifeStep(bootsteps.StartStopStep):
             _check_hooks()
             _check_start_method(worker, pool)
             surround(worker.app)
-            nursery = _open_nursery(worker, pool)
-            ours = worker.poison = self._worker = Worker(worker.app, worker.hostname, pool, nursery)
+            me = Incarnation(worker.hostname)
+            nursery = _open_nursery(worker, pool, me.first_worker)
+            ours = worker.poison = self._worker = Worker(worker.app, me, pool, nursery)
         except PoisonError as error:
             if isinstance(nursery, Nursery):
                 nursery.end()
@@ -83,8 +85,8 @@ class LifeStep(bootsteps.StartStopStep):
 _warned: set[hooks.Misfit] = set()
 
 
-def _open_nursery(worker: Any, pool: PoolFacts) -> Nursery | str:
-    """Fork the nursery of this worker, before it has threads and connections; or say why it has none."""
+def _open_nursery(worker: Any, pool: PoolFacts, me: str) -> Nursery | str:
+    """Fork the nursery of the worker ``me`` before there are threads and connections; or say why not."""
     app = worker.app
     settings = plugin_of(app).settings
     if settings.trial != "cell" or settings.observe_only:
@@ -100,9 +102,9 @@ def _open_nursery(worker: Any, pool: PoolFacts) -> Nursery | str:
         return "this worker is a thread of another program"
     try:
         if not pool.contained or not (has := unshareable()):
-            return Nursery.forked(app)
+            return Nursery.forked(app, me)
         logger.warning("celery_poison: cells load the app anew: this worker has %s before any task", has)
-        return Nursery.loaded(app, has, pool.name if real_thread_starter() is not None else "")
+        return Nursery.loaded(app, me, has, pool.name if real_thread_starter() is not None else "")
     except Exception as error:  # tasks run without it
         return f"no process can be forked: {error!r}"
 

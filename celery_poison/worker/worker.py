@@ -70,7 +70,7 @@ class Worker:
 
     _is_on_rounds = False
 
-    def __init__(self, app: Celery, hostname: str, pool: PoolFacts, nursery: Nursery | str) -> None:
+    def __init__(self, app: Celery, me: Incarnation, pool: PoolFacts, nursery: Nursery | str) -> None:
         self._app = app
         self._plugin = plugin_of(app)
         self._settings = self._plugin.settings
@@ -79,7 +79,7 @@ class Worker:
         self._pool = pool
         #: Updated in place, since others hold it too.
         self._policies = self._plugin.policies
-        self._me = Incarnation(hostname)
+        self._me = me
         self._inflight = InFlight()
         self.shutdown = Shutdown()
         self.complain = Complaints()
@@ -196,6 +196,7 @@ class Worker:
     def _make_cells(self, nursery: Nursery | str) -> None:
         host = Host(
             app=self._app,
+            worker=self._me.first_worker,
             pool=self._pool,
             loop=self.loop,
             shutdown=self.shutdown,

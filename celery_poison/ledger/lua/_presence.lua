@@ -29,6 +29,11 @@ local function gone_since(key, worker, processes, now)
   return tonumber(redis.call('HGET', key, worker))
 end
 
+-- Whether all processes of a worker are gone for good: for so many ms, or the end of its main process was seen.
+local function is_gone(since, now, patience, ended, worker)
+  return since and (now - since >= tonumber(patience) or redis.call('EXISTS', ended .. life_of(worker)) == 1)
+end
+
 -- Whether the pool process that runs a start holds a lease of its own.
 local function child_lives(children, entry)
   return redis.call('EXISTS', children .. life_of(entry.worker) .. '#' .. string.format('%d', entry.pid)) == 1

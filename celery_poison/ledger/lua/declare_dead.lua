@@ -26,7 +26,8 @@
 -- ARGV[12] window_ms    within which they died; for as long the gate stays closed
 -- ARGV[13] evidence     what is known about the death, as JSON
 -- ARGV[14] seen_ms      when it was last seen to be connected, 0 where nobody looked
--- ARGV[15] earlier      workers that died while they ran what this one was running, from here on
+-- ARGV[15] ended        prefix of the words of nurseries
+-- ARGV[16] earlier      workers that died while they ran what this one was running, from here on
 -- RETURNS OK, cause (worker_lost | frozen | eviction), 1 if this closed the gate, nodes that died, of how many
 --   | FENCED | ALIVE (or gone already)
 -- JOURNALS worker_lost, gate_closed
@@ -39,7 +40,7 @@ local since = gone_since(KEYS[3], worker, processes, now)
 -- It died after its last sign of life; that its connections were gone may have been seen much later.
 local died_at, gone_at = beat, beat
 if ARGV[4] == 'gone' then
-  if not since or now - since < tonumber(ARGV[6]) then return {'ALIVE'} end
+  if not is_gone(since, now, ARGV[6], ARGV[15], worker) then return {'ALIVE'} end
   died_at, gone_at = math.max(tonumber(ARGV[14]), beat), math.max(since, beat)
 elseif now - beat < tonumber(ARGV[5]) then
   return {'ALIVE'}
@@ -64,7 +65,7 @@ journal(KEYS[12], ARGV[1], {event = 'worker_lost', worker = worker, cause = caus
   note = ARGV[4], release = told[3], evidence = ARGV[13]})
 if ARGV[10] == '' or cause == 'eviction' then return {'OK', cause, 0, 0, 0} end
 local window = tonumber(ARGV[12])
-local died, fleet = count_death(KEYS[10], KEYS[1], ARGV[9], worker, gone_at, window, {unpack(ARGV, 15)})
+local died, fleet = count_death(KEYS[10], KEYS[1], ARGV[9], worker, gone_at, window, {unpack(ARGV, 16)})
 if died < tonumber(ARGV[11]) or died < tonumber(ARGV[10]) * fleet then return {'OK', cause, 0, died, fleet} end
 local closed = redis.call('HEXISTS', KEYS[11], 'until') == 0
 if closed then redis.call('HSET', KEYS[11], 'closed_at', now) end

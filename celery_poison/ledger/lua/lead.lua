@@ -11,13 +11,14 @@
 -- ARGV[4] patience_ms  for which the holder's connections must be gone
 -- ARGV[5] run_id       of the server at which the taker is subscribed, '' for none
 -- ARGV[6] alive
+-- ARGV[7] ended        prefix of the words of nurseries
 -- RETURNS OK, fence, 1 if the lock changed hands | HELD, holder
 -- JOURNALS monitor_changed
 local holder, now = redis.call('GET', KEYS[1]), now_ms()
 if holder and holder ~= ARGV[2] then
   local presence = redis.call('HGET', KEYS[3], holder)
   local since = gone_since(KEYS[4], holder, connected(ARGV[6], presence, holder, run_id()), now)
-  if not since or now - since < tonumber(ARGV[4]) then return {'HELD', holder} end
+  if not is_gone(since, now, ARGV[4], ARGV[7], holder) then return {'HELD', holder} end
 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 redis.call('HSET', KEYS[3], ARGV[2], ARGV[5])

@@ -5,6 +5,7 @@
 -- ARGV[1] activation_ms
 -- ARGV[2] patience_ms  for which all connections must be gone
 -- ARGV[3] alive        prefix of the workers' channels
+-- ARGV[4] ended        prefix of the words of nurseries
 -- RETURNS OK, number of workers whose connections can be counted, now in ms, run id of this server, then
 --   worker, how (gone | silent | frozen), ...
 -- JOURNALS nothing
@@ -16,7 +17,7 @@ for i = 1, #leases, 2 do
   local processes = connected(ARGV[3], redis.call('HGET', KEYS[2], worker), worker, run)
   local since = gone_since(KEYS[3], worker, processes, now)
   if processes then counted = counted + 1 end
-  if since and now - since >= tonumber(ARGV[2]) then
+  if is_gone(since, now, ARGV[2], ARGV[4], worker) then
     how = 'gone'
   elseif now - tonumber(leases[i + 1]) >= tonumber(ARGV[1]) then
     how = processes and processes > 0 and 'frozen' or 'silent'
