@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.keys import life_of
 from celery_poison.ledger.scripts import Caller, Code
 from celery_poison.states import State
 
@@ -96,7 +95,7 @@ class FleetTransitions(Caller):
     def ended(self, worker: str) -> None:
         """Say that the main process of a worker is no more: once its connections are gone, it is dead."""
         with clear_errors("saying that a worker has ended"):
-            self.client.set(self.keys.ended + life_of(worker), 1, px=WORD_MS)
+            self.client.set(self.keys.ended(worker), 1, px=WORD_MS)
 
     def lead(self, worker: str, ttl_ms: int, run_id: str = "") -> tuple[int, bool] | None:
         """Take or keep the monitor's lock; return its fencing number and whether it changed hands.

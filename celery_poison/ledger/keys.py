@@ -60,7 +60,7 @@ class Keys:
         #: Prefix of the channels that a worker's processes are subscribed to.
         self.alive = self.prefix + "alive:"
         #: Prefix of what nurseries say of the end of their workers.
-        self.ended = self.prefix + "ended:"
+        self.endings = self.prefix + "ended:"
         #: Prefix of the leases of pool processes.
         self.children = self.prefix + "child:"
         self.open = self.prefix + "open"
@@ -112,6 +112,9 @@ class Keys:
 
     def child(self, incarnation: str, pid: int | str) -> str:
         return f"{self.children}{life_of(incarnation)}#{pid}"
+
+    def ended(self, incarnation: str) -> str:
+        return self.endings + life_of(incarnation)
 
     def lane(self, lane: str) -> str:
         """Return where the messages of one lane of the outbox wait."""

@@ -189,7 +189,7 @@ class Caller:
         self._scripts: dict[str, Any] = {}
         self._fixed = {name: value for name, value in vars(keys).items() if name != "prefix"}
         prefixes = {"lanes": keys.lane(""), "workers": keys.worker(""), "messages": keys.message("")}
-        prefixes |= {"alive": keys.alive, "ended": keys.ended, "children": keys.children}
+        prefixes |= {"alive": keys.alive, "ended": keys.endings, "children": keys.children}
         self._common = {**prefixes, "maxlen": journal_maxlen}
 
     def call(

@@ -107,11 +107,12 @@ _PLACEHOLDERS = {
     "worker": ["INC"],
     "incident": ["IID"],
     "child": ["INC", "PID"],
+    "ended": ["INC"],
     "convictions": ["FP"],
     "lane": ["LANE"],
 }
 #: Prefixes and channels, which are no keys.
-_NO_KEYS = {"prefix", "alive", "children", "channel"}
+_NO_KEYS = {"prefix", "alive", "children", "endings", "channel"}
 
 
 def _keys() -> dict[str, str]:
