@@ -47,8 +47,8 @@ from celery_poison.worker.threads import Retry
 
 logger = get_logger("celery_poison")
 
-#: Seconds between two look-ups of a message whose earlier start has not ended.
-PATIENCE = 0.25
+#: Seconds between two look-ups of a message: where its earlier start has not ended, and else.
+SOON, PATIENCE = 0.1, 0.25
 #: Seconds for which such a message is held in memory before it is parked.
 PARK_AFTER = 2.0
 
@@ -306,7 +306,7 @@ class Admission:
         if delivery.waits_since is None:
             delivery.waits_since = now
         if now - delivery.waits_since < PARK_AFTER:
-            raise Retry(PATIENCE)
+            raise Retry(SOON)
         self._park(delivery, recorded.raw, delivery.start)
 
     def _is_paused(self, delivery: Delivery) -> bool:
