@@ -19,8 +19,8 @@ RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 #: connection was cut is back within milliseconds.
 GONE_PATIENCE_MS = 1000
 
-#: For so long it is remembered that the end of a main process was seen.
-WORD_MS = 600_000
+#: For so long it is remembered that the end of a main process was seen: later, the patience is over anyway.
+WORD_MS = 10_000
 
 
 class Silence(StrEnum):
