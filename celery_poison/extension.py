@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
+from celery_poison.basics.parts import Hold, Panel, Round
 from celery_poison.decide import Run
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
@@ -28,38 +29,6 @@ Arguments = tuple[Any, Mapping[str, Any]]
 
 #: The package of all extensions, by name: nothing of the core imports it.
 EXTENSIONS = "celery_poison.extensions"
-
-
-class Round(NamedTuple):
-    """Work of the active monitor, now and again, in a thread of its own.
-
-    Attributes:
-        pause: seconds between two beginnings, at least.
-        work: takes the fence of the monitor. ``LedgerUnavailable`` and ``Fenced`` mean: not now.
-    """
-
-    name: str
-    pause: float
-    work: Callable[[int], object]
-
-
-class Panel(NamedTuple):
-    """What an overview (``status``, Flower) shows of an extension.
-
-    Attributes:
-        name: of its field in ``status --json``, and of its line.
-        value: for Flower; None: there is nothing.
-        as_json: that field.
-        decision: what waits for a person, in a sentence; empty: nothing does.
-        typed: what that person types.
-    """
-
-    name: str
-    value: Any = None
-    as_json: Any = None
-    line: str = ""
-    decision: str = ""
-    typed: str = ""
 
 
 class Extension:
@@ -117,6 +86,21 @@ class Extension:
     def lost(self, ledger: Ledger, mid: str, start: Start, cause: str, reason: str) -> None:
         """Hear of a start whose worker died, before its end is recorded; again if Redis is away meanwhile."""
 
+    def hold(self, site: Any) -> Iterable[Hold]:
+        """Return what keeps messages of a worker from beginning; asked once, when it starts."""
+        return ()
+
+    def stops(self, ledger: Ledger) -> Callable[[str, str], bool]:
+        """Return what says whether messages of a queue and a task may not begin now."""
+        return lambda queue, task: False
+
+    def blockade(self, ledger: Ledger, queue: str, begins: bool, actor: str, note: str) -> None:
+        """Stop to consume a queue, since nothing is sent to it any more; or go on, since it is again."""
+
+    def acts(self, store: Any) -> Iterable[object]:
+        """Return whose public methods ``Quarantine`` has, too; ``store``: ``quarantine.store.Store``."""
+        return ()
+
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
         """Return what an overview shows, the same names each time."""
         return ()
@@ -138,6 +122,10 @@ class Extensions:
         self.still_awaited = _filled(self.all, Extension.still_awaited)
         self.ended = _filled(self.all, Extension.ended)
         self.lost = _filled(self.all, Extension.lost)
+        self.hold = _filled(self.all, Extension.hold)
+        self.stops = _filled(self.all, Extension.stops)
+        self.blockade = _filled(self.all, Extension.blockade)
+        self.acts = _filled(self.all, Extension.acts)
         self.panel = _filled(self.all, Extension.panel)
 
     @classmethod

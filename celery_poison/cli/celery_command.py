@@ -10,6 +10,7 @@ import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
+from celery_poison.extensions import ORDER
 from celery_poison.worker import inspecting as inspecting  # `celery inspect` knows only what is registered
 
 VERBS = {
@@ -31,8 +32,8 @@ VERBS = {
     "policy": "celery_poison.cli.rules:policy",
     "block": "celery_poison.cli.rules:block",
     "unblock": "celery_poison.cli.rules:unblock",
-    "pause": "celery_poison.cli.rules:pause",
-    "resume": "celery_poison.cli.rules:resume",
+    "pause": "celery_poison.extensions.holds.verbs:pause",
+    "resume": "celery_poison.extensions.holds.verbs:resume",
     "outbox": "celery_poison.cli.outbox:outbox",
     "gate": "celery_poison.cli.status:gate",
     "monitor": "celery_poison.cli.status:monitor",
@@ -41,6 +42,12 @@ VERBS = {
     "flower": "celery_poison.cli.celery_command:flower",
     "pipeline": "celery_poison.cli.pipeline:pipeline",
 }
+
+
+def _is_here(place: str) -> bool:
+    """Whether a verb is of the core, or of an extension that was not left out."""
+    _, room, name = f"{place}..".split(".")[:3]
+    return room != "extensions" or name in ORDER
 
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -55,7 +62,7 @@ class LazyGroup(DYMGroup):
 
     def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.places = places
+        self.places = {verb: place for verb, place in places.items() if _is_here(place)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.places]

@@ -1,4 +1,4 @@
-"""``celery poison block | unblock | pause | resume | policy``: what is in force, while the workers run."""
+"""``celery poison block | unblock | policy``: what is in force, while the workers run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from celery_poison.basics.text import command, count_of, when
 from celery_poison.cli.outbox import block_sending, unblock_sending
 from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
-from celery_poison.ledger.policies import Scope
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
@@ -141,66 +140,6 @@ def _show_blocks(found: BlockList) -> None:
     answer_table(found.rules, headings, row, "nothing is blocked", title=title, hint=hint)
     for sentence in found.ignored:
         say(sentence, err=True)
-
-
-# --- pauses ------------------------------------------------------------------------------------
-
-
-_PAUSED = (
-    click.option("--queue", default="", help="The whole queue: no worker consumes it."),
-    click.option("--task", default="", help="One task: its messages are parked."),
-)
-
-
-def _scope(queue: str, task: str) -> tuple[Scope, str]:
-    if bool(queue) == bool(task):
-        raise click.UsageError("say what: --queue NAME or --task NAME")
-    return (Scope.QUEUE, queue) if queue else (Scope.TASK, task)
-
-
-@verb(
-    *_PAUSED,
-    click.option("--force", is_flag=True, help="Even if no such queue or guarded task is known."),
-    *who_options,
-    json_option,
-)
-def pause(ctx: click.Context, queue: str, task: str, **how: Any) -> None:
-    """Keep the messages of a queue, or of a task, in place until `resume`.
-
-    Workers follow within a heartbeat, later ones too. Running messages go on. `status` shows pauses.
-
-    \b
-    celery -A proj poison pause --queue mails --note "relay is down"
-    """
-    scope, name = _scope(queue, task)
-    quarantine = Quarantine(app_of(ctx))
-    paused = (quarantine.pause_queue if queue else quarantine.pause_task)(name, **how)
-    answer(paused.as_dict(), f"paused  {scope} {name}", hint=_SOON)
-
-
-@verb(
-    *_PAUSED,
-    click.option("--worker", default="", metavar="NODE", help="Only of this worker, which suspended itself."),
-    *who_options,
-    json_option,
-)
-def resume(ctx: click.Context, queue: str, task: str, worker: str, **who: str) -> None:
-    """End the pause of a queue or task.
-
-    Workers that suspended themselves from the queue consume it again.
-
-    \b
-    celery -A proj poison resume --queue mails --note "relay is back"
-    """
-    _, name = _scope(queue, task)
-    if worker and task:
-        raise click.UsageError("--worker goes with --queue")
-    quarantine = Quarantine(app_of(ctx))
-    over = (
-        quarantine.resume_queue(name, worker=worker, **who) if queue else quarantine.resume_task(name, **who)
-    )
-    lines = [f"resumed  {each.scope} {each.name}{each.worker and f' of {each.worker}'}" for each in over]
-    answer([each.as_dict() for each in over], *lines, hint=_SOON)
 
 
 # --- policy ------------------------------------------------------------------------------------

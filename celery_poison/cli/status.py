@@ -27,7 +27,6 @@ from celery_poison.cli.session import (
     who_options,
 )
 from celery_poison.failover.standalone import StandaloneMonitor
-from celery_poison.ledger.policies import Pause
 from celery_poison.metrics import register
 from celery_poison.model import GateRecord, Incident, WorkerRecord
 from celery_poison.plugin import plugin_of
@@ -92,8 +91,6 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
         trouble = f"; trouble with {troubled}" if troubled else ""
         rows = f"; {seen.outbox_database}" if seen.outbox_database else ""
         yield "outbox", f"{waiting} wait to be sent{trouble}{rows}"
-    if seen.paused:
-        yield "paused", "; ".join(_paused_line(pause) for pause in seen.paused)
     for wish in seen.asked:
         since, left = when(wish.since), span(wish.until - seen.at)
         yield "asked for", f"{since}: {wish.story}; within {left} {wish.how}"
@@ -127,13 +124,6 @@ def _suspects_line(seen: Overview) -> str:
     waiting = seen.candidates - seen.on_trial
     decide = "; `fail`, `discard` or `release` ID need not wait for a verdict"
     return f"{seen.candidates}: {seen.on_trial} on trial, {waiting} waiting{since}{decide}"
-
-
-def _paused_line(pause: Pause) -> str:
-    if pause.until is not None:
-        return f"queue {pause.name} by {pause.worker} itself until {when(pause.until)}: {pause.note}"
-    note = f": {pause.note}" if pause.note else ""
-    return f"{pause.scope} {pause.name} since {when(pause.since)} by {pause.actor}{note}"
 
 
 @verb(click.argument("node", default=""), json_option)

@@ -26,7 +26,6 @@ from celery_poison.errors import OVERTAKEN, DecisionPending, Fenced, LedgerUnava
 from celery_poison.failover.turns import whose_turn
 from celery_poison.headers import PARK, TRIAL, VERDICT
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, MessageRecord, Parked, ParkingState
 from celery_poison.plugin import plugin_of
@@ -96,7 +95,6 @@ class Parking:
         self._app = app
         self._ledger = ledger
         self._queries = Queries(ledger)
-        self._paused = Paused(ledger)
         self._activation_ms = int(settings.activation_interval * 1000)
         self._trial_queue = settings.trial_queue if settings.trial == "queue" else ""
         #: Tokens that parked messages waited for and that have finished, and since when that is known here.
@@ -122,17 +120,12 @@ class Parking:
     def _publish_due(self) -> int:
         before, self._finished = self._finished, {}
         waiting = dict(self._queries.parked_now())
-        if waiting:
-            self._paused.refresh()
-            waiting = {
-                mid: parked
-                for mid, parked in waiting.items()
-                if not self._paused(Scope.TASK, parked.start.task)
-            }
+        plugin = plugin_of(self._app)
+        for stops in [hook(self._ledger) for hook in plugin.extensions.stops] if waiting else []:
+            waiting = {mid: each for mid, each in waiting.items() if not stops("", each.start.task)}
         # Most of them wait for what runs: that much is known of many at once.
         waiting_still = self._queries.under_way(waiting)
         if awaited := self._queries.awaited_by(mid for mid in waiting if mid not in waiting_still):
-            plugin = plugin_of(self._app)
             hooks = plugin.extensions.still_awaited
             waiting_still |= {*gather(hooks, plugin.complain, self._ledger, awaited)}
         free = {mid: parked for mid, parked in waiting.items() if mid not in waiting_still}

@@ -22,9 +22,9 @@ from celery.utils.log import get_logger
 from celery_poison import signals
 from celery_poison.basics.calling import gather
 from celery_poison.basics.forking import no_fork
+from celery_poison.basics.parts import Round
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.extension import Round
 from celery_poison.failover.aside import Aside
 from celery_poison.failover.leaving import Outgoing, Parking, Retention
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery

@@ -12,16 +12,18 @@ from typing import Any, NamedTuple
 from tornado.web import HTTPError
 
 from celery_poison.errors import MessageNotFound
+from celery_poison.extensions.holds.desk import HoldDesk
+from celery_poison.extensions.holds.pauses import Pause, Scope
 from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen, scheduled
 from celery_poison.flower.ledger import Job
 from celery_poison.ledger.outbox import LaneRecord
-from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.causes import Cause
 from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.quarantine.overview import Overview
+from celery_poison.quarantine.store import Store
 
 #: Sending to a queue, beside the scopes of a pause.
 SENDING = "sending"
@@ -98,15 +100,15 @@ async def let_go(of: Guarded) -> Any:
     kind, name, whose = map(of.said, ("kind", "name", "of"))
     if kind not in KINDS or not name:
         raise HTTPError(400, f"kind must be one of {', '.join(KINDS)}, and name must be given")
-    quarantine, how = of.ledger.quarantine, {"actor": of.actor, "note": of.said("note")}
+    desk, how = HoldDesk(Store(of.application.capp)), {"actor": of.actor, "note": of.said("note")}
     if kind == SENDING:
         end: Callable[[], object] = partial(
             OutboxDesk(plugin_of(of.application.capp)).unblock, name, whose, **how
         )
     elif kind == Scope.TASK:
-        end = partial(quarantine.resume_task, name, **how)
+        end = partial(desk.resume_task, name, **how)
     else:
-        end = partial(quarantine.resume_queue, name, worker=whose, **how)
+        end = partial(desk.resume_queue, name, worker=whose, **how)
     await of.ledger.change(end)
     return {"kind": kind, "name": name, "of": whose, "note": how["note"]}
 
@@ -121,12 +123,12 @@ async def hold(of: Guarded) -> Any:
     kind, name, whose = map(of.said, ("kind", "name", "of"))
     if kind not in HOLDS or not name:
         raise HTTPError(400, f"kind must be one of {', '.join(HOLDS)}, and name must be given")
-    quarantine, note = of.ledger.quarantine, of.said("note")
+    desk, note = HoldDesk(Store(of.application.capp)), of.said("note")
     how: dict[str, Any] = {"actor": of.actor, "note": note}
     begins: dict[str, Callable[[], object]] = {
         SENDING: partial(OutboxDesk(plugin_of(of.application.capp)).block, name, whose, **how),
-        str(Scope.QUEUE): partial(quarantine.pause_queue, name, **how),
-        str(Scope.TASK): partial(quarantine.pause_task, name, **how),
+        str(Scope.QUEUE): partial(desk.pause_queue, name, **how),
+        str(Scope.TASK): partial(desk.pause_task, name, **how),
     }
     try:
         await of.ledger.change(begins[kind])
@@ -166,7 +168,7 @@ class Held(NamedTuple):
 
 def held(seen: Overview) -> list[Held]:
     """Return everything that is held back, the pauses first."""
-    return [*map(_paused, seen.paused), *_unsent(seen.outbox), *_unmoved(seen)]
+    return [*map(_paused, seen.panel("paused") or ()), *_unsent(seen.outbox), *_unmoved(seen)]
 
 
 def _paused(pause: Pause) -> Held:

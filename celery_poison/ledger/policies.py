@@ -1,83 +1,18 @@
-"""What is decided for the whole fleet: policies, blocks and pauses.
-
-Paused is a queue, a task, or one worker's consumption of one queue; a pause keeps messages in place.
+"""What is decided for the whole fleet: policies and blocks.
 
 Everything here raises ``LedgerUnavailable`` when Redis is away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
-from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
+from celery_poison.errors import MessageNotFound, PolicyConflict
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller, Code
-from celery_poison.model import Record
-from celery_poison.rules.blocks import Kind, in_force, parts_of
+from celery_poison.rules.blocks import Kind
 
 VERSION = "version"
-
-
-class Scope(StrEnum):
-    """What a pause is about."""
-
-    QUEUE = "queue"
-    """No worker consumes it."""
-    TASK = "task"
-    """Its messages are parked."""
-    ENDPOINT = "endpoint"
-    """One worker does not consume it: it suspended itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pause(Record):
-    """One pause.
-
-    Attributes:
-        name: of the queue, or of the task.
-        worker: name of the node, of an endpoint.
-        since, until: seconds since 1970 by Redis' clock; ``until`` None: until somebody resumes it.
-        actor: who paused it; empty of an endpoint.
-    """
-
-    scope: Scope
-    name: str
-    worker: str = ""
-    since: float = 0.0
-    until: float | None = None
-    actor: str = ""
-    note: str = ""
-
-    @property
-    def field(self) -> str:
-        """Where in the hash it stands."""
-        return field_of(self.scope, self.name, self.worker)
-
-    @property
-    def story(self) -> str:
-        """It in a sentence."""
-        if self.scope is Scope.ENDPOINT:
-            return f"{self.worker} suspended itself from queue {self.name}: {self.note}"
-        return f"{self.scope} {self.name} is paused by {self.actor}" + (f": {self.note}" if self.note else "")
-
-    @classmethod
-    def read(cls, field: str, text: str | bytes) -> Self:
-        """Return the pause that one field of the hash holds.
-
-        Raises:
-            ValueError: it is not to be understood; a newer version may have written it.
-        """
-        scope, name, _, known = parts_of(field, text)
-        worker, name = name.split(" ", 1) if scope == Scope.ENDPOINT else ("", name)
-        return cls(scope=Scope(scope), name=name, worker=worker, **known)
-
-
-def field_of(scope: Scope, name: str, worker: str = "") -> str:
-    """Return where in the hash a pause stands."""
-    return f"{scope}:{worker} {name}" if worker else f"{scope}:{name}"
 
 
 class PolicyTransitions(Caller):
@@ -126,49 +61,6 @@ class PolicyTransitions(Caller):
             raise MessageNotFound(f"{kind} {name} is not blocked")
         return int(reply[1])
 
-    # --- what is paused ------------------------------------------------------------------------
-
-    def pause(self, scope: Scope, name: str, *, actor: str, note: str, said: str) -> int:
-        """Keep the messages of a queue, or of a task, in place; return the version.
-
-        What is paused already is paused by the new actor from now on.
-
-        Args:
-            said: the journal's note.
-        """
-        return int(self.call("pause", scope=scope, name=name, actor=actor, note=note, said=said)[1])
-
-    def resume(self, scope: Scope, name: str, *, actor: str, said: str) -> int:
-        """Let them go on; return the version.
-
-        Raises:
-            MessageNotFound: it is not paused.
-        """
-        code, *rest = self.call("resume", scope=scope, name=name, actor=actor, said=said)
-        if code is Code.DONE:
-            raise MessageNotFound(f"{scope} {name} is not paused")
-        return int(rest[0])
-
-    def suspend(self, node: str, queue: str, *, lasts_ms: int, most: int, worker: str, reason: str) -> bool:
-        """Let a worker stop consuming a queue for a while (WAS-6); False where too many others have.
-
-        Args:
-            most: how many may at a time.
-            worker: its incarnation, for the journal.
-        """
-        words = {"field": field_of(Scope.ENDPOINT, queue, node), "queue": queue, "worker": worker}
-        return self.call("suspend", **words, reason=reason, lasts_ms=lasts_ms, most=most)[0] is Code.OK
-
-    def end_suspension(self, node: str, queue: str, *, worker: str, actor: str = "", note: str = "") -> bool:
-        """Let a worker consume a queue again; False if it was not suspended.
-
-        Args:
-            worker: its incarnation, as far as the caller knows it, for the journal.
-            actor: empty: its time is over.
-        """
-        words = {"field": field_of(Scope.ENDPOINT, queue, node), "queue": queue, "worker": worker}
-        return self.call("end_suspension", **words, actor=actor, note=note)[0] is Code.OK
-
 
 # --- reading ------------------------------------------------------------------------------------------
 
@@ -202,63 +94,3 @@ def block_field(kind: Kind, name: str) -> str:
 def number_of(raw: Any) -> int:
     """Return a version as Redis keeps it; 0 where there is none."""
     return int(raw) if raw and raw.isdigit() else 0
-
-
-def read_pauses(
-    raw: Mapping[str, str | bytes], now: float = 0.0
-) -> tuple[dict[str, Pause], list[ConfigurationError]]:
-    """Return the pauses that hold at ``now`` (by field, the oldest first), and why the rest is not usable."""
-    pauses, complaints = in_force(Pause.read, raw, now, "pauses in Redis, {} is ignored: it is no pause")
-    return dict(sorted(pauses.items(), key=lambda pause: pause[1].since)), complaints
-
-
-def holding(ledger: Caller) -> list[Pause]:
-    """Return what is paused at this moment, the oldest pause first."""
-    _, raw, now = read(ledger, ledger.keys.paused)
-    return [*read_pauses(raw, now)[0].values()]
-
-
-class Paused:
-    """A copy of what is paused, replaced as a whole: one thread refreshes it, any thread asks it.
-
-    Args:
-        complain: is told of what is not usable.
-    """
-
-    def __init__(self, ledger: Caller, complain: Callable[[Exception], object] = lambda error: None) -> None:
-        self._ledger = ledger
-        self._complain = complain
-        self._version = 0
-        self._by_field: Mapping[str, Pause] = {}
-        #: When it was read, in seconds of Redis' clock.
-        self._at = 0.0
-
-    def refresh(self) -> tuple[list[Pause], list[Pause]]:
-        """Take over what has changed; return what is paused now, and what is not any more.
-
-        Raises:
-            LedgerUnavailable: Redis is away; what was paused stays so.
-        """
-        if version(self._ledger, self._ledger.keys.paused) == self._version:
-            return [], []
-        newest, raw, now = read(self._ledger, self._ledger.keys.paused)
-        pauses, complaints = read_pauses(raw, now)
-        for complaint in complaints:
-            self._complain(complaint)
-        before = self._by_field
-        self._version, self._by_field, self._at = newest, pauses, now
-        paused = [pause for field, pause in pauses.items() if before.get(field) != pause]
-        return paused, [pause for field, pause in before.items() if field not in pauses]
-
-    def suspended(self, node: str) -> dict[str, float]:
-        """Return from which queues a node has suspended itself: queue -> seconds, as of the last change."""
-        mine = (pause for pause in self._by_field.values() if pause.worker == node and pause.until)
-        return {pause.name: (pause.until or 0.0) - self._at for pause in mine}
-
-    def __call__(self, scope: Scope, name: str) -> bool:
-        """Whether a queue, or a task, is paused."""
-        return bool(self._by_field) and field_of(scope, name) in self._by_field
-
-    def stops(self, queue: str, task: str) -> bool:
-        """Whether a message of ``task`` that came from ``queue`` may not begin."""
-        return self(Scope.QUEUE, queue) or self(Scope.TASK, task)

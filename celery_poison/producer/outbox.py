@@ -21,9 +21,8 @@ from celery_poison import signals
 from celery_poison.basics.calling import gather
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, MessageNotFound
 from celery_poison.extension import Extensions
-from celery_poison.ledger import Ledger, policies
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
-from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.producer import database
 from celery_poison.producer.capture import Outgoing, at_once, capture, reported
 from celery_poison.producer.causes import Cause
@@ -34,8 +33,6 @@ logger = get_logger("celery_poison")
 
 #: Seconds for which a ledger that is away is told of no commit: not every transaction waits for it.
 UNTOLD = 30.0
-#: How the note of a pause begins that came with a blockade, and goes with it.
-CONSUMING_TOO = "sending to it is blocked"
 
 
 class Host(Protocol):
@@ -334,9 +331,8 @@ class OutboxDesk:
         is_new = self._ledger.outbox_block(queue, task, actor=actor, note=note)
         if is_new:
             signals.queue_blocked.send(sender=None, queue=queue, cause="")
-        if consuming and self._pause_of(queue) is None:
-            why = f"{CONSUMING_TOO}: {note}" if note else CONSUMING_TOO
-            self._ledger.pause(Scope.QUEUE, queue, actor=actor, note=why, said=f"queue {queue}: {why}")
+        for hook in self._host.extensions.blockade if consuming else ():
+            hook(self._ledger, queue, True, actor, note)
         return is_new
 
     def unblock(self, queue: str, task: str = "", *, actor: str, note: str = "") -> int:
@@ -350,11 +346,6 @@ class OutboxDesk:
         """
         due = self._ledger.outbox_unblock(queue, task, actor=actor, note=note)
         signals.queue_unblocked.send(sender=None, queue=queue)
-        pause = None if task else self._pause_of(queue)
-        if pause is not None and pause.note.startswith(CONSUMING_TOO):
-            self._ledger.resume(Scope.QUEUE, queue, actor=actor, said=f"queue {queue}: it is unblocked")
+        for hook in () if task else self._host.extensions.blockade:
+            hook(self._ledger, queue, False, actor, note)
         return due
-
-    def _pause_of(self, queue: str) -> Pause | None:
-        found = policies.holding(self._ledger)
-        return next((each for each in found if (each.scope, each.name) == (Scope.QUEUE, queue)), None)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from celery import Celery
 
+from celery_poison.basics.calling import gather
+from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.acts import Acts
 from celery_poison.quarantine.decisions import Decisions
 from celery_poison.quarantine.edits import Edits
 from celery_poison.quarantine.finding import Finder
 from celery_poison.quarantine.lines import Lines
-from celery_poison.quarantine.pausing import Pausing
 from celery_poison.quarantine.reading import Reading
 from celery_poison.quarantine.releasing import Releases
 from celery_poison.quarantine.rules import Rules
@@ -59,7 +60,8 @@ class Quarantine:
         self.edits = Edits(store, decisions, self.releases.release)
         self.lines = Lines(store)
         self.rules = Rules(store)
-        self.pausing = Pausing(store)
+        plugin = plugin_of(app)
+        self._acts = gather(plugin.extensions.acts, plugin.complain, store)
 
     list = _of("reading", Reading.list)
     groups = _of("reading", Reading.groups)
@@ -95,11 +97,14 @@ class Quarantine:
     gate = _of("rules", Rules.gate)
     lift_gate = _of("rules", Rules.lift_gate)
 
-    pauses = _of("pausing", Pausing.pauses)
-    pause_queue = _of("pausing", Pausing.pause_queue)
-    pause_task = _of("pausing", Pausing.pause_task)
-    resume_queue = _of("pausing", Pausing.resume_queue)
-    resume_task = _of("pausing", Pausing.resume_task)
+    if not TYPE_CHECKING:  # else a wrong name of ours would be right
+
+        def __getattr__(self, name: str) -> Any:
+            """Return what an extension can do, too; its users go to its own desk."""
+            for part in () if name.startswith("_") else self._acts:
+                if hasattr(part, name):
+                    return getattr(part, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def check_owner(self) -> bool:
         """Check that the ledger is this app's; return False when no worker has signed it yet.

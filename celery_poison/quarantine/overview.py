@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -13,20 +12,19 @@ from celery import Celery
 
 from celery_poison import causes
 from celery_poison.basics.calling import gather
+from celery_poison.basics.parts import Panel
 from celery_poison.basics.text import argument, command, count_of, duration, short, some_of, span, when
 from celery_poison.errors import ConfigurationError
-from celery_poison.extension import Panel
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.outbox import FAILED, LaneRecord
-from celery_poison.ledger.policies import Pause
 from celery_poison.ledger.quarantine import Wish, wishes
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.database import Waiting, waiting_rows
 from celery_poison.quarantine.owner import check_owner, without_secrets
-from celery_poison.quarantine.queues import Backlog, Deaf, Held, find_deaf, find_held, read_backlogs
+from celery_poison.quarantine.queues import Backlog, Deaf, find_deaf, read_backlogs
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import Stranded, find_stranded
 from celery_poison.rules.blocks import read_rules
@@ -62,8 +60,6 @@ class Overview:
         parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
         leaving: messages in quarantine that leave it by themselves, to a destination or back to their queue.
         blocked: rules on the block list that are in force.
-        paused: queues and tasks that somebody paused, the oldest pause first.
-        held: queues that no worker consumes since they are paused, and in which messages wait.
         asked: acts that wait for a second person (``poison_second_person``), the oldest first.
         process_deaths: cause -> task processes that died alone, ever; their worker lived on.
         panels: what extensions show.
@@ -98,8 +94,6 @@ class Overview:
     leaving: int
     journal: int
     blocked: int
-    paused: list[Pause]
-    held: list[Held]
     asked: list[Wish]
     process_deaths: dict[str, int]
     panels: list[Panel]
@@ -126,7 +120,7 @@ class Overview:
             return Level.BROKEN
         blocked = any(lane.blocked for lane in self.outbox)
         decisions = self.quarantined or self.observed or self.asked or self._decisions
-        waits = decisions or blocked or self.unsent or self.held
+        waits = decisions or blocked or self.unsent
         return Level.DECIDE if waits else Level.WELL
 
     @property
@@ -143,12 +137,11 @@ class Overview:
                 about = f" ({which}, {task}{causes.short(oldest.cause)})"
             told.append(f"{self.quarantined} {need} a decision{about}")
         told += self._observing
-        told += [panel.decision for panel in self._decisions]
+        told += self._decisions
         if self.asked:
             told.append(
                 f"what {some_of({wish.actor for wish in self.asked})} asked for needs a second person"
             )
-        told += [held.story for held in self.held]
         if blocked := sorted({lane.queue for lane in self.outbox if lane.blocked}):
             told.append(f"sending to {some_of(blocked)} is blocked")
         if self.unsent:
@@ -162,8 +155,8 @@ class Overview:
         return told or [f"all is well: {workers}, nothing in quarantine"]
 
     @property
-    def _decisions(self) -> list[Panel]:
-        return [panel for panel in self.panels if panel.decision]
+    def _decisions(self) -> list[str]:
+        return [sentence for panel in self.panels for sentence in panel.decisions]
 
     def panel(self, name: str) -> Any:
         """Return what the extension shows that has a panel of this name; None: nothing."""
@@ -185,8 +178,7 @@ class Overview:
         typed = ["poison groups"] if self.quarantined > 1 else []
         typed += [f"poison show {argument(short(self.oldest.id))}"] if self.oldest else []
         typed += [f"poison show {argument(short(record.id))}" for record in self.observed[:1]]
-        typed += [panel.typed for panel in self._decisions]
-        typed += [f"poison resume --queue {shlex.quote(held.queue)}" for held in self.held]
+        typed += [words for panel in self.panels for words in panel.typed]
         typed += ["poison outbox status"] if any(lane.blocked for lane in self.outbox) else []
         typed += ["poison outbox list --failed"] if self.unsent else []
         return [command(words) for words in [*typed, *(["poison doctor"] if self.faults else [])]]
@@ -267,8 +259,6 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     totals: dict[str, Any] = queries.totals()  # by the names of fields
     workers = queries.workers(int(settings.activation_interval * 1000))
     deaf, unheard = find_deaf(app, queries, workers)
-    paused = policies.holding(ledger)
-    held, unknown = find_held(app, paused, workers)
     _, raw, now = policies.read(ledger, ledger.keys.blocks)
     backlogs, uncounted = read_backlogs(app, queries, workers, totals["quarantined"], limited_only=not queues)
     seen = Overview(
@@ -279,8 +269,6 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         **queries.suspects(),
         oldest=queries.oldest(),
         blocked=len(read_rules(raw, now)[0]),
-        paused=paused,
-        held=held,
         process_deaths=process_deaths(queries.counts()),
         panels=gather(plugin.extensions.panel, plugin.complain, ledger),
         gate=queries.gate(),
@@ -298,6 +286,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
+    unknown = [sentence for panel in seen.panels for sentence in panel.warnings]
     return replace(
         seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *unknown, *uncounted, *doubts]
     )

@@ -19,9 +19,8 @@ from celery import Celery
 
 from celery_poison.basics.text import count_of, duration, some_of, when
 from celery_poison.broker.publish import bounded_options, depth
-from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Record, WorkerRecord, consumed_queues
+from celery_poison.model import Record, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.limits import Limit, are_set, limit_of
 from celery_poison.settings import Settings
@@ -147,44 +146,6 @@ def waiting_in(app: Celery, queues: Collection[str]) -> dict[str, int]:
             return {queue: depth(connection, queue) for queue in sorted(queues)}
     except Exception as error:  # each transport has errors of its own
         raise Unread(f"the broker cannot be read ({type(error).__name__})") from None
-
-
-# --- queues that no worker consumes since they are paused -------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A queue that no living worker consumes because of a pause, while messages wait in it."""
-
-    queue: str
-    waiting: int
-    story: str
-
-
-def find_held(
-    app: Celery, pauses: Iterable[Pause], workers: Iterable[WorkerRecord]
-) -> tuple[list[Held], list[str]]:
-    """Return which paused queues no worker consumes while messages wait, and why that is unknown, if it is.
-
-    A worker that has suspended itself from its queue may have been the only one (WAS-6). Asks the broker
-    only about such queues.
-    """
-    consumed = consumed_queues(workers)
-    paused = {pause.name: pause for pause in pauses if pause.scope is not Scope.TASK}
-    idle = {name: pause for name, pause in paused.items() if name not in consumed}
-    try:
-        waiting = waiting_in(app, idle)
-    except Unread as error:
-        return [], [f"{error}: whether messages wait in {some_of(idle)} is not known"]
-    found = []
-    for name, pause in idle.items():
-        if number := waiting.get(name):
-            by = pause.actor or f"{pause.worker} itself"
-            over = f" until {when(pause.until)}" if pause.until else ""
-            note = f" ({pause.note})" if pause.note else ""
-            wait = f"{count_of(number, 'message')} wait{'s' if number == 1 else ''}"
-            found.append(Held(name, number, f"queue {name} is paused by {by}{over}{note}, and {wait}"))
-    return found, []
 
 
 # --- backlogs (MSG-3, MSG-7) ----------------------------------------------------------------------

@@ -21,7 +21,6 @@ from kombu.transport import redis
 from celery_poison.basics.text import argument, when
 from celery_poison.broker.publish import bounded_options
 from celery_poison.broker.unacked import Unacked, owner_of, text
-from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record, Start, consumed_queues
 from celery_poison.plugin import plugin_of
@@ -157,8 +156,7 @@ class _Look:
         self._has_cells = plugin.settings.trial == "cell"
         ledger = plugin.open_ledger()
         self._queries = Queries(ledger)
-        self._paused = Paused(ledger)
-        self._paused.refresh()
+        self._stops = [hook(ledger) for hook in plugin.extensions.stops]
         self._now = self._queries.now_ms() / 1000
         self._monitor = self._queries.monitor()
         workers = self._queries.workers(int(self._activation * 1000))
@@ -178,7 +176,7 @@ class _Look:
         for record, start in zip(records, starts, strict=True):
             owner = self._owner_of(start)
             age = self._age(owner, record.last_seen)
-            if self._paused.stops(record.queue, record.task):
+            if any(stops(record.queue, record.task) for stops in self._stops):
                 continue
             runs = record.state == State.DLNG and owner.lives
             if not runs and is_stuck(Kind.CANDIDATE, age, owner.lives, activation=self._activation):
@@ -191,7 +189,7 @@ class _Look:
         waiting = list(islice(self._queries.parked_now(), LOOKED_AT))
         starts = self._queries.starts([mid for mid, _ in waiting])
         for (_, (_, number, copy)), start in zip(waiting, starts, strict=True):
-            if self._paused(Scope.TASK, copy.task):
+            if any(stops("", copy.task) for stops in self._stops):
                 continue
             owner = self._owner_of(start)
             earlier = None if owner.lives else self._queries.lineage(copy.id)

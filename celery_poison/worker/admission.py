@@ -15,12 +15,12 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.basics.parts import Hold
 from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Verdict, judge
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import MID, VERDICT, is_unique
 from celery_poison.ledger.messages import MessageState
-from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.model import ALONE, Ended, Phase, Start
 from celery_poison.quarantine.stored import original, pack
 from celery_poison.rules.destinations import ACTOR
@@ -69,7 +69,7 @@ class Admission:
     handler: Callable[[Any], Any]
     inflight: InFlight
     cells: Cells
-    pauses: Paused
+    holds: Sequence[Hold]
     checker: Checker
     resync: Resync
     quarantine_writer: QuarantineWriter
@@ -125,7 +125,7 @@ class Admission:
             policy = policy.at(home_of(message))
         again = self.inflight.meets_again(message, message.headers[MID])
         suspected = again or self.resync.window.is_suspected
-        paused = self.pauses(Scope.TASK, task)
+        paused = bool(self.holds) and any(hold.parks(task) for hold in self.holds)
         care = paused or suspected or needs_care(message, policy)
         blockable = self.checker.concerns(task)
         if not care and not blockable:
@@ -311,8 +311,8 @@ class Admission:
 
     def _is_paused(self, delivery: Delivery) -> bool:
         if delivery.paused and delivery.park:  # the monitor published it: it may know better
-            self.pauses.refresh()
-            delivery.paused = self.pauses(Scope.TASK, delivery.start.task)
+            task = delivery.start.task
+            delivery.paused = any(hold.parks(task, as_of_now=True) for hold in self.holds)
         return delivery.paused
 
     def _park_freely(self, delivery: Delivery, recorded: MessageState, start: Start) -> None:

@@ -58,7 +58,7 @@ class LifeStep(bootsteps.StartStopStep):
         plugin_of(worker.app).serve(worker.hostname, ours.request_needs(), ours.complain)
         ours.refresher.policies()
         ours.refresher.blocks()
-        ours.refresher.pauses()
+        ours.refresher.hold()
         if not pool.contained:
             signals.worker_process_init.connect(ours.child_begins)
         self._ends = Ends(worker, ours)

@@ -5,13 +5,14 @@ That is brought here while the worker runs: policies, blocks, pauses, news for F
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from celery import Celery
 from celery.utils.log import get_logger
 
+from celery_poison.basics.parts import Hold
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.fleet import take_notices
@@ -23,7 +24,6 @@ from celery_poison.worker.announce import Complaints
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.durable import Durable
 from celery_poison.worker.handing_over import look_for_wanted
-from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry
@@ -111,7 +111,7 @@ class Refresher:
     plugin: Plugin
     health: Health
     checker: Checker
-    pausing: Pausing
+    holds: Sequence[Hold]
 
     def __post_init__(self) -> None:
         self._version = self.plugin.policy_overrides.version
@@ -139,22 +139,19 @@ class Refresher:
         except Exception as error:
             self.site.complain(error)
 
-    def pauses(self) -> None:
-        """Stop consuming what somebody paused, and go on with what was resumed."""
-        if self.plugin.settings.observe_only:
-            return
-        try:
-            self.pausing.endpoints.look()  # a time may be over while Redis is away
-            if self.health.is_up:
-                self.pausing.refresh()
-        except Exception as error:
-            self.site.complain(error)
+    def hold(self) -> None:
+        """Hold back what is not to begin, and go on with what may."""
+        for hold in self.holds:
+            try:
+                hold.refresh(is_up=self.health.is_up)
+            except Exception as error:
+                self.site.complain(error)
 
     def go_on(self) -> None:
         """Refresh everything, now and in each heartbeat interval (in the background thread)."""
         self.policies()
         self.blocks()
-        self.pauses()
+        self.hold()
         try:
             if self.health.is_up and not self.plugin.settings.observe_only:
                 look_for_wanted(self.site.ledger, self.site.loop)

@@ -10,13 +10,14 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from celery.worker.state import active_requests
 
 from celery_poison.basics.forking import no_fork
+from celery_poison.basics.parts import Hold
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.ledger import Ledger
@@ -28,7 +29,6 @@ from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.health import Health
 from celery_poison.worker.inflight import DeferredCleanup
 from celery_poison.worker.lease import Lease, clock
-from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.site import Site
@@ -77,7 +77,7 @@ class Payload:
         pool: PoolFacts,
         cells: Cells,
         shutdown: Shutdown,
-        pausing: Pausing,
+        holds: Sequence[Hold],
         rejoin: Rejoin,
         deferred_cleanup: DeferredCleanup,
     ) -> None:
@@ -87,7 +87,7 @@ class Payload:
         self.cells = cells
         self._shutdown = shutdown
         self._loop = site.loop
-        self._pausing = pausing
+        self._holds = holds
         self._rejoin = rejoin
         self._deferred_cleanup = deferred_cleanup
         self._complain = site.complain
@@ -112,7 +112,7 @@ class Payload:
         return {
             **self._fixed,
             "queues": ",".join(sorted(self._app.amqp.queues.consume_from)),
-            "paused": ",".join(self._pausing.out()),
+            "paused": ",".join(queue for hold in self._holds for queue in hold.out()),
             "stopping": int(self._shutdown.is_begun),
             "room": self.cells.room,
             "cells": self.cells.lacks,

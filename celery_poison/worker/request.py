@@ -198,7 +198,8 @@ class GuardedRequest(SentRequest):
         self.needs.inflight.left_pool(self._ticket.token, ended_well=well)
         if not self._is_counted:  # a hard time limit is told twice
             self._is_counted = True
-            self.needs.endpoints.ended(self.consumed_from, self, end)
+            for hold in self.needs.holds:
+                hold.ended(self.consumed_from, self, end)
         if not self.diverts:
             self._settle()
 
@@ -206,7 +207,8 @@ class GuardedRequest(SentRequest):
         """The pool did not take it: nothing is left of its way there; others decide what becomes of it."""
         if self._ticket is not None:
             self.needs.inflight.went_nowhere(self._ticket.token)
-            self.needs.endpoints.ended(self.consumed_from, self, End.REVOKED)
+            for hold in self.needs.holds:
+                hold.ended(self.consumed_from, self, End.REVOKED)
         self._enter(Stage.SETTLED)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:

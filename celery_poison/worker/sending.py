@@ -6,6 +6,7 @@ drawing against ``WAYS``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -15,9 +16,9 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 
+from celery_poison.basics.parts import Hold
 from celery_poison.guard import acknowledging
 from celery_poison.headers import FAILURES, mid_of
-from celery_poison.ledger.policies import Paused
 from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.doubts import needs_idle_worker
@@ -29,7 +30,6 @@ from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.child import run_fast, run_plain
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.outcome import Outcomes
-from celery_poison.worker.pausing import Endpoints
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.protocol1 import take_our_headers
 from celery_poison.worker.receive import Delivery, attempt_of, size_of
@@ -45,13 +45,11 @@ class RequestNeeds(Site):
     Celery makes the requests: they find this on the plugin of their app, and are given it by nobody.
 
     Attributes:
-        pauses: what is paused.
-        endpoints: what this worker suspended by itself.
+        holds: what keeps messages from beginning.
         contained: whether tasks share this process.
     """
 
-    pauses: Paused
-    endpoints: Endpoints
+    holds: Sequence[Hold]
     inflight: InFlight
     rejoin: Rejoin
     cells: Cells
@@ -260,16 +258,17 @@ class SentRequest(Request):
         if self.put_back_if_paused():
             self._give_place_back(pool)
             return False
-        self.needs.endpoints.begins(self.consumed_from, self)
+        for hold in self.needs.holds:
+            hold.begins(self.consumed_from, self)
         return True
 
     def put_back_if_paused(self) -> bool:
         """Put its message back if it has not begun, and may not now; return whether."""
-        if self.is_broadcast:
+        if self.is_broadcast or not self.needs.holds:
             return False
         queue = self.consumed_from
         is_here = self._ticket is None and not self.acknowledged and getattr(self._message, "is_mine", True)
-        is_stopped = self.needs.pauses.stops(queue, self._type) or self.needs.endpoints.stops(queue, self)
+        is_stopped = any(hold.stops(queue, self._type, self) for hold in self.needs.holds)
         if not (is_here and is_stopped):
             return False
         self._went_back = self._message.to_front = True

@@ -11,6 +11,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_poison.basics.calling import gather
 from celery_poison.basics.forking import keep_from_forks
 from celery_poison.broker.held import Holdings
 from celery_poison.broker.renewal import Renewal
@@ -39,7 +40,6 @@ from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
 from celery_poison.worker.opening import Opening
 from celery_poison.worker.outcome import Outcomes
-from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.recorder import Recorder
@@ -91,7 +91,7 @@ class Worker:
         self._announce = Announcer(self.loop)
         self._open_ledger()
         self._site = self._make_site()
-        self._pausing = Pausing(self._site)
+        self._holds = gather(self._site.extensions.hold, self.complain, self._site)
         self._make_quarantine_writer()
         self._make_resync()
         self._make_outcomes()
@@ -143,7 +143,7 @@ class Worker:
             plugin=self._plugin,
             health=self._health,
             checker=self._checker,
-            pausing=self._pausing,
+            holds=self._holds,
         )
         self._quarantine_writer = QuarantineWriter(
             site=self._site, fingerprints=fingerprints, refresher=self.refresher
@@ -220,7 +220,7 @@ class Worker:
             pool=self._pool,
             cells=self.cells,
             shutdown=self.shutdown,
-            pausing=self._pausing,
+            holds=self._holds,
             rejoin=self.rejoin,
             deferred_cleanup=self._deferred_cleanup,
         )
@@ -273,8 +273,7 @@ class Worker:
         """Return what the requests of this worker work with."""
         return RequestNeeds(
             **self._site.as_dict(),
-            pauses=self._pausing.paused,
-            endpoints=self._pausing.endpoints,
+            holds=self._holds,
             inflight=self._inflight,
             rejoin=self.rejoin,
             cells=self.cells,
@@ -299,7 +298,7 @@ class Worker:
             refuse=self.unprocessable.refuse,
             inflight=self._inflight,
             cells=self.cells,
-            pauses=self._pausing.paused,
+            holds=self._holds,
             checker=self._checker,
             resync=self._resync,
             quarantine_writer=self._quarantine_writer,

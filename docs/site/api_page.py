@@ -14,6 +14,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "celery_poison": None,
     "celery_poison.quarantine.search": ("Filter",),
     "celery_poison.quarantine": ("Care",),
+    "celery_poison.extensions.holds.desk": ("HoldDesk",),
     "celery_poison.errors": None,
     "celery_poison.marks": None,
     "celery_poison.outbox": ("outbox_table", "publishing_in"),

@@ -7,12 +7,13 @@ from tests.ledger.test_scripts import ROOMS
 
 #: Keys of the core that scripts of an extension read or write.
 ALLOWED = {
+    "holds": {"journal"},
     "notify": {"monitor_fence", "counts"},
     "once": {"running", "done"},
     "proposals": {"blocks", "policy", "journal"},
 }
 #: Keys of an extension.
-OWN = {"notify": {"notified"}, "once": {"effect"}, "proposals": {"published"}}
+OWN = {"holds": {"paused"}, "notify": {"notified"}, "once": {"effect"}, "proposals": {"published"}}
 
 
 def test_scripts_of_an_extension_touch_their_own_keys_and_few_of_the_core() -> None:

@@ -37,12 +37,13 @@ def _vitals(shutdown: Shutdown) -> dict[str, Any]:
     """Return what a heartbeat of this process would tell."""
     app = Celery(broker="redis://nowhere", set_as_current=False)
     pool = PoolFacts("solo", 1, True, None, None, enforces_soft=False, enforces_hard=False)
-    others: Any = SimpleNamespace(out=list, has_reconnected=False, missing=0, room=1, lacks="")
+    others: Any = SimpleNamespace(has_reconnected=False, missing=0, room=1, lacks="")
     payload = Payload(
         site=site(app=app, me=Incarnation("w1@host"), loop=EventLoop(), complain=Complaints()),
         pool=pool,
         shutdown=shutdown,
-        **dict.fromkeys(("cells", "pausing", "rejoin", "deferred_cleanup"), others),
+        holds=(),
+        **dict.fromkeys(("cells", "rejoin", "deferred_cleanup"), others),
     )
     told: dict[str, Any] = json.loads(str(payload.now()["vitals"]))
     return told

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
+from celery_poison.extensions.holds.pauses import Pause, Paused, Pauses, Scope, holding
 from celery_poison.failover.leaving import Parking
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.policies import Pause, Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
@@ -25,18 +25,18 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
 
 
 def _pause(ledger: Ledger, scope: Scope, name: str, note: str = "why") -> int:
-    return ledger.pause(scope, name, actor="ann", note=note, said=f"{scope} {name}: {note}")
+    return Pauses(ledger).pause(scope, name, actor="ann", note=note, said=f"{scope} {name}: {note}")
 
 
 def _resume(ledger: Ledger, scope: Scope, name: str) -> int:
-    return ledger.resume(scope, name, actor="bob", said=f"{scope} {name}")
+    return Pauses(ledger).resume(scope, name, actor="bob", said=f"{scope} {name}")
 
 
 def test_a_pause_and_its_end_are_one_step_each_and_journalled_with_who_and_why(ledger: Ledger) -> None:
     first = _pause(ledger, Scope.QUEUE, "a:b")
     second = _pause(ledger, Scope.TASK, "shop.convert")
     assert 0 < first < second == policies.version(ledger, ledger.keys.paused)
-    found = policies.holding(ledger)
+    found = holding(ledger)
     assert [(pause.scope, pause.name, pause.actor, pause.note) for pause in found] == [
         (Scope.QUEUE, "a:b", "ann", "why"),
         (Scope.TASK, "shop.convert", "ann", "why"),
@@ -103,7 +103,7 @@ def test_what_is_parked_of_a_paused_task_stays_until_it_is_resumed(fleet: Fleet)
 
 def _suspend(ledger: Ledger, node: str, queue: str = "a b", most: int = 2, lasts_ms: int = 60_000) -> bool:
     told = {"worker": f"{node}/b", "reason": "3 failures in a row"}
-    return ledger.suspend(node, queue, lasts_ms=lasts_ms, most=most, **told)
+    return Pauses(ledger).suspend(node, queue, lasts_ms=lasts_ms, most=most, **told)
 
 
 def test_WAS_6_no_more_workers_are_suspended_from_a_queue_than_may_be(ledger: Ledger) -> None:
@@ -111,8 +111,8 @@ def test_WAS_6_no_more_workers_are_suspended_from_a_queue_than_may_be(ledger: Le
     assert not _suspend(ledger, "w3@h")
     assert _suspend(ledger, "w1@h"), "anew"
     assert _suspend(ledger, "w3@h", "another queue"), "each queue by itself"
-    assert ledger.end_suspension("w2@h", "a b", worker="w2@h/b")
-    assert not ledger.end_suspension("w2@h", "a b", worker="w2@h/b")
+    assert Pauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
+    assert not Pauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
     assert _suspend(ledger, "w3@h")
     assert [entry["event"] for entry in Queries(ledger).journal()] == [
         *["endpoint_suspended"] * 4,
@@ -123,9 +123,9 @@ def test_WAS_6_no_more_workers_are_suspended_from_a_queue_than_may_be(ledger: Le
 
 def test_WAS_6_a_suspension_whose_time_is_over_counts_for_nothing_and_is_forgotten(ledger: Ledger) -> None:
     assert _suspend(ledger, "w1@h", lasts_ms=-1)
-    assert not policies.holding(ledger)
+    assert not holding(ledger)
     assert _suspend(ledger, "w2@h", most=1)
-    (pause,) = policies.holding(ledger)
+    (pause,) = holding(ledger)
     assert (pause.scope, pause.name, pause.worker) == (Scope.ENDPOINT, "a b", "w2@h")
     assert pause.until is not None and round(pause.until - pause.since) == 60
     assert len(policies.read(ledger, ledger.keys.paused)[1]) == 1

@@ -98,12 +98,13 @@ class Reception:
     def __init__(self, loop: EventLoop, slots: int) -> None:
         pool = PoolFacts("solo", slots, True, None, None, enforces_soft=False, enforces_hard=False)
         app, self.complaints = Celery(broker="redis://nowhere", set_as_current=False), Complaints()
-        others: Any = SimpleNamespace(out=list, has_reconnected=False, missing=0, room=1, lacks="")
+        others: Any = SimpleNamespace(has_reconnected=False, missing=0, room=1, lacks="")
         self._payload = Payload(
             site=site(app=app, me=Incarnation("w1@h"), loop=loop, complain=self.complaints),
             pool=pool,
             shutdown=Shutdown(),
-            **dict.fromkeys(("cells", "pausing", "rejoin", "deferred_cleanup"), others),
+            holds=(),
+            **dict.fromkeys(("cells", "rejoin", "deferred_cleanup"), others),
         )
 
     def quiet_ms(self) -> int | str:

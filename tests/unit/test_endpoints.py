@@ -10,9 +10,9 @@ import pytest
 
 from celery_poison.decide import End
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.extensions.holds import pausing as module
+from celery_poison.extensions.holds.pausing import Endpoints
 from celery_poison.settings import Settings
-from celery_poison.worker import pausing as module
-from celery_poison.worker.pausing import Endpoints
 from tests.sites import site
 
 
@@ -24,6 +24,7 @@ class Stub:
         self.asked: list[int] = []
         workers = [SimpleNamespace(alive=True, all_queues=["q"]) for _ in range(4)]
         monkeypatch.setattr(module, "Queries", lambda ledger: SimpleNamespace(workers=lambda ms: workers))
+        monkeypatch.setattr(module, "Pauses", lambda ledger: ledger)
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         ledger: Any = SimpleNamespace(
             suspend=lambda node, queue, *, most, **told: (self.asked.append(most), answer())[1],

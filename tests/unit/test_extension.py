@@ -12,7 +12,8 @@ from celery import Celery
 
 from celery_poison import extension, extensions
 from celery_poison.basics.calling import gather
-from celery_poison.extension import Extension, Extensions, Round
+from celery_poison.basics.parts import Round
+from celery_poison.extension import Extension, Extensions
 from celery_poison.ledger import Ledger
 from celery_poison.plugin import install
 from tests.docs.pages import PACKAGE, ROOT

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.decide import End
-from celery_poison.rules.suspension import (
+from celery_poison.extensions.holds.suspension import (
     FRESH,
     PROBING,
     RUNS,

@@ -13,7 +13,6 @@ from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import identify
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.policies import Paused
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Start
 from celery_poison.policy import Policy
@@ -76,7 +75,7 @@ class Site:
             ),
             "handler": self.handled.append,
             "refuse": lambda message, error: self.refused.append(message),
-            "pauses": Paused(self.ledger),
+            "holds": (),
             "policies": policies or {"t": (Policy(), True)},
             "outcomes": None,
             "lease": Lease(10.0),

@@ -97,7 +97,9 @@ def test_NEW_14_status_says_that_nobody_consumes_a_queue_while_messages_wait_and
         crew.await_that(lambda: not crew.quarantine.list(), "nothing else is to be decided")
         waiting = [crew.send("healthy", n) for n in range(10)]
         # Just started, no monitor has the lock yet, which is worse.
-        crew.await_that(lambda: (o := overview(crew.app)).held and o.level is Level.DECIDE, "noticed")
+        crew.await_that(
+            lambda: (o := overview(crew.app)).panel("held") and o.level is Level.DECIDE, "noticed"
+        )
         seen = overview(crew.app)
         assert "all is well" not in seen.verdict[0]
         assert "queue celery is paused by w1@" in seen.verdict[0] and "10 messages wait" in seen.verdict[0]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from celery_poison import causes
+from celery_poison.basics.parts import Round
 from celery_poison.decide import End, Run
-from celery_poison.extension import Around, Extension, Round, Stored
+from celery_poison.extension import Around, Extension, Stored
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
 from celery_poison.producer.capture import Outgoing

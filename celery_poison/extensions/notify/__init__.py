@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from celery_poison.extension import Extension, Round
+from celery_poison.basics.parts import Round
+from celery_poison.extension import Extension
 from celery_poison.ledger import Ledger
 
 #: Seconds between two looks.

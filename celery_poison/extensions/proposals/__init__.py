@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from celery_poison.basics.parts import Panel
 from celery_poison.basics.text import count_of, when
-from celery_poison.extension import Extension, Panel
+from celery_poison.extension import Extension
 from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import Ledger
 
@@ -29,8 +30,8 @@ class Waiting(Extension):
             waiting,
             as_json=waiting.summary(),
             line=f"{what}, until {when(waiting.until)}: `pipeline publish --show`",
-            decision="a proposal of the pipeline needs a decision",
-            typed="poison pipeline publish --show",
+            decisions=["a proposal of the pipeline needs a decision"],
+            typed=["poison pipeline publish --show"],
         )
 
 

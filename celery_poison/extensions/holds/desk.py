@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from celery_poison.errors import ConfigurationError, MessageNotFound
-from celery_poison.ledger import policies as stored
-from celery_poison.ledger.policies import Pause, Scope
+from celery_poison.extensions.holds.pauses import Pause, Pauses, Scope, holding
+from celery_poison.ledger import Ledger
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.rules import with_note
 from celery_poison.quarantine.store import Store
 
 
-class Pausing:
-    """Pauses and resumes. Raises, ``actor`` and ``note`` as of ``Quarantine``."""
+class HoldDesk:
+    """Pauses and resumes. ``Quarantine`` has these methods; raises, ``actor`` and ``note`` are as of that."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._ledger = store.ledger
+        self._pauses = Pauses(store.ledger)
 
     def pauses(self) -> list[Pause]:
         """Return what is paused, the oldest pause first."""
         self._store.check_owner()
-        return stored.holding(self._ledger)
+        return holding(self._store.ledger)
 
     def pause_queue(self, queue: str, *, actor: str = "", note: str = "", force: bool = False) -> Pause:
         """Let no worker consume ``queue`` any more; its messages stay where they are.
@@ -67,9 +67,9 @@ class Pausing:
             found = [pause for pause in found if pause.worker == worker]
         for pause in found:
             if pause.scope is Scope.QUEUE:
-                self._ledger.resume(Scope.QUEUE, queue, actor=actor, said=with_note(f"queue {queue}", note))
+                self._pauses.resume(Scope.QUEUE, queue, actor=actor, said=with_note(f"queue {queue}", note))
             else:
-                self._ledger.end_suspension(pause.worker, queue, worker=pause.worker, actor=actor, note=note)
+                self._pauses.end_suspension(pause.worker, queue, worker=pause.worker, actor=actor, note=note)
         if not found:
             whose = f" by {worker}" if worker else ""
             raise MessageNotFound(f"queue {queue} is not paused{whose}")
@@ -83,7 +83,7 @@ class Pausing:
         """
         found = [pause for pause in self.pauses() if (pause.scope, pause.name) == (Scope.TASK, task)]
         said = with_note(f"task {task}", note)
-        self._ledger.resume(Scope.TASK, task, actor=actor or default_actor(), said=said)
+        self._pauses.resume(Scope.TASK, task, actor=actor or default_actor(), said=said)
         return found
 
     def _pause(self, scope: Scope, name: str, actor: str, note: str) -> Pause:
@@ -91,7 +91,7 @@ class Pausing:
             raise ConfigurationError(f"name the {scope}")
         self._store.check_owner()
         actor, said = actor or default_actor(), with_note(f"{scope} {name}", note)
-        self._ledger.pause(scope, name, actor=actor, note=note, said=said)
+        self._pauses.pause(scope, name, actor=actor, note=note, said=said)
         now = self._store.queries.now_ms() / 1000
         return Pause(scope=scope, name=name, since=now, actor=actor, note=note)
 
@@ -100,3 +100,28 @@ class Pausing:
             raise ConfigurationError(
                 "poison_observe_only is set: workers hold nothing back, and pause nothing"
             )
+
+
+# --- a blockade of sending that stops consuming, too --------------------------------------------------
+
+#: How the note of a pause begins that came with a blockade, and ends with it.
+_CONSUMING_TOO = "sending to it is blocked"
+
+
+def begin_with_blockade(ledger: Ledger, queue: str, actor: str, note: str) -> None:
+    """Pause a queue to which nothing is sent any more; a pause that it has stays."""
+    if _pause_of(ledger, queue) is None:
+        why = f"{_CONSUMING_TOO}: {note}" if note else _CONSUMING_TOO
+        Pauses(ledger).pause(Scope.QUEUE, queue, actor=actor, note=why, said=f"queue {queue}: {why}")
+
+
+def end_with_blockade(ledger: Ledger, queue: str, actor: str) -> None:
+    """End the pause that came with a blockade, and no other."""
+    pause = _pause_of(ledger, queue)
+    if pause is not None and pause.note.startswith(_CONSUMING_TOO):
+        Pauses(ledger).resume(Scope.QUEUE, queue, actor=actor, said=f"queue {queue}: it is unblocked")
+
+
+def _pause_of(ledger: Ledger, queue: str) -> Pause | None:
+    queues = (each for each in holding(ledger) if each.scope is Scope.QUEUE)
+    return next((each for each in queues if each.name == queue), None)

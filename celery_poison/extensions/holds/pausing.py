@@ -4,8 +4,8 @@ Celery's own means: what ``celery control cancel_consumer`` and ``add_consumer``
 those to be consumed from is not consumed after a lost connection either, nor by a worker that starts.
 
 A person pauses. This worker suspends a queue whose tasks fail, and resumes it (WAS-6), as
-:mod:`celery_poison.rules.suspension` decides. A suspension is on record before anything stops, so that not
-too many workers suspend themselves at a time; while Redis is away none does.
+:mod:`celery_poison.extensions.holds.suspension` decides. A suspension is on record before anything stops, so
+that not too many workers suspend themselves at a time; while Redis is away none does.
 """
 
 from __future__ import annotations
@@ -23,11 +23,20 @@ from celery.worker import state
 from kombu import Queue
 
 from celery_poison import signals
+from celery_poison.basics.parts import Hold
 from celery_poison.broker.unacked import number_of
 from celery_poison.decide import End
-from celery_poison.ledger.policies import Paused, Scope
+from celery_poison.extensions.holds.pauses import Paused, Pauses, Scope
+from celery_poison.extensions.holds.suspension import (
+    FRESH,
+    PROBING,
+    Bounds,
+    Endpoint,
+    Mode,
+    after_run,
+    most_suspended,
+)
 from celery_poison.ledger.queries import Queries
-from celery_poison.rules.suspension import FRESH, PROBING, Bounds, Endpoint, Mode, after_run, most_suspended
 from celery_poison.worker.site import Site
 
 logger = get_logger("celery_poison")
@@ -111,7 +120,7 @@ class Endpoints:
         settings = self.site.settings
         workers = Queries(self.site.ledger).workers(int(settings.activation_interval * 1000))
         consumers = sum(queue in worker.all_queues for worker in workers if worker.alive)
-        granted = self.site.ledger.suspend(
+        granted = Pauses(self.site.ledger).suspend(
             self.site.me.node,
             queue,
             lasts_ms=int(settings.suspend_for * 1000),
@@ -148,9 +157,8 @@ class Endpoints:
         now = time.monotonic()
         for queue in [queue for queue, until in self._until.items() if until <= now]:
             self._resume(queue, PROBING)
-            end = partial(
-                self.site.ledger.end_suspension, self.site.me.node, queue, worker=self.site.me.worker
-            )
+            pauses, me = Pauses(self.site.ledger), self.site.me
+            end = partial(pauses.end_suspension, me.node, queue, worker=me.worker)
             self.site.background.do(end)
         if self._probes:
             self.site.loop.call_in_loop(self._forget_lost_probes)
@@ -193,7 +201,7 @@ class Endpoints:
             self.changed()
 
 
-class Pausing:
+class Pausing(Hold):
     """What is paused, as this worker knows it, and the queues that it does not consume for that reason.
 
     Attributes:
@@ -208,11 +216,29 @@ class Pausing:
         #: What was taken out here, and only that is put in again.
         self._out: dict[str, Queue] = {}
 
+    def parks(self, task: str, *, as_of_now: bool = False) -> bool:
+        if as_of_now:
+            self.paused.refresh()
+        return self.paused(Scope.TASK, task)
+
+    def stops(self, queue: str, task: str, request: Any) -> bool:
+        return self.paused.stops(queue, task) or self.endpoints.stops(queue, request)
+
+    def begins(self, queue: str, request: Any) -> None:
+        self.endpoints.begins(queue, request)
+
+    def ended(self, queue: str, request: Any, end: End) -> None:
+        self.endpoints.ended(queue, request, end)
+
     def out(self) -> list[str]:
-        """Return the names of the queues that this worker would consume, if they were not paused."""
         return sorted(self._out)
 
-    def refresh(self) -> None:
+    def refresh(self, *, is_up: bool) -> None:
+        self.endpoints.look()  # a time may be over while Redis is away
+        if is_up:
+            self._follow_ledger()
+
+    def _follow_ledger(self) -> None:
         """Take over what has changed in the ledger, and act on it.
 
         Raises:

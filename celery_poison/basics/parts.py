@@ -1,0 +1,76 @@
+"""What extensions hand to the core: work of the monitor, what an overview shows, what holds messages back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+
+class Round(NamedTuple):
+    """Work of the active monitor, now and again, in a thread of its own.
+
+    Attributes:
+        pause: seconds between two beginnings, at least.
+        work: takes the fence of the monitor. ``LedgerUnavailable`` and ``Fenced`` mean: not now.
+    """
+
+    name: str
+    pause: float
+    work: Callable[[int], object]
+
+
+class Panel(NamedTuple):
+    """What an overview (``status``, Flower) shows of an extension.
+
+    Attributes:
+        name: of its field in ``status --json``, and of its line.
+        value: for Flower; None: there is nothing.
+        as_json: that field.
+        decisions: what waits for a person, in sentences.
+        typed: what that person types.
+        warnings: what is doubtful, in sentences.
+    """
+
+    name: str
+    value: Any = None
+    as_json: Any = None
+    line: str = ""
+    decisions: Sequence[str] = ()
+    typed: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
+class Hold:
+    """What keeps messages of one worker from beginning. On the event loop, unless it says so."""
+
+    def parks(self, task: str, *, as_of_now: bool = False) -> bool:
+        """Whether messages of a task are to be parked.
+
+        Args:
+            as_of_now: look at what the ledger says, in a thread that may wait for it.
+
+        Raises:
+            LedgerUnavailable: ``as_of_now``, and Redis is away.
+        """
+        return False
+
+    def stops(self, queue: str, task: str, request: Any) -> bool:
+        """Whether a request may not begin, and its message goes back to its queue."""
+        return False
+
+    def begins(self, queue: str, request: Any) -> None:
+        """A request goes to the pool."""
+
+    def ended(self, queue: str, request: Any, end: Any) -> None:
+        """A run has ended (``decide.End``); on the event loop, or in a thread of the pool."""
+
+    def refresh(self, *, is_up: bool) -> None:
+        """Take over what has changed; in the background, once in each heartbeat interval.
+
+        Args:
+            is_up: the ledger is there.
+        """
+
+    def out(self) -> Sequence[str]:
+        """Return the queues that this worker would consume, and does not; any thread asks."""
+        return ()

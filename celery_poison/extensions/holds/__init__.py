@@ -1,0 +1,80 @@
+"""Holds (WAS-6, WAS-7): queues and tasks that a person pauses, and queues that a worker suspends by itself.
+
+``desk`` pauses and resumes, ``pauses`` keeps that in the ledger. ``pausing`` obeys in a worker, by the rules
+of ``suspension``. ``held`` is what status says, and ``verbs`` are of the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from celery_poison.basics.parts import Hold, Panel
+from celery_poison.extension import Extension
+from celery_poison.ledger import Ledger
+
+if TYPE_CHECKING:
+    from celery_poison.extensions.holds.pauses import Paused
+
+
+class Holds(Extension):
+    """Imports what it needs when it is needed: most apps only publish."""
+
+    def __init__(self, host: Any) -> None:
+        super().__init__(host)
+        self._paused: WeakKeyDictionary[Ledger, Paused] = WeakKeyDictionary()
+
+    def hold(self, site: Any) -> Iterable[Hold]:
+        if site.settings.observe_only:
+            return []
+        from celery_poison.extensions.holds.pausing import Pausing
+
+        return [Pausing(site)]
+
+    def stops(self, ledger: Ledger) -> Callable[[str, str], bool]:
+        from celery_poison.extensions.holds.pauses import Paused
+
+        paused = self._paused.get(ledger)
+        if paused is None:
+            paused = self._paused[ledger] = Paused(ledger)
+        paused.refresh()
+        return paused.stops
+
+    def blockade(self, ledger: Ledger, queue: str, begins: bool, actor: str, note: str) -> None:
+        from celery_poison.extensions.holds.desk import begin_with_blockade, end_with_blockade
+
+        if begins:
+            begin_with_blockade(ledger, queue, actor, note)
+        else:
+            end_with_blockade(ledger, queue, actor)
+
+    def acts(self, store: Any) -> Iterable[object]:
+        from celery_poison.extensions.holds.desk import HoldDesk
+
+        return [HoldDesk(store)]
+
+    def panel(self, ledger: Ledger) -> Iterable[Panel]:
+        from celery_poison.extensions.holds.held import find_held, resume_of
+        from celery_poison.extensions.holds.pauses import holding
+
+        pauses = holding(ledger)
+        yield Panel(
+            "paused",
+            pauses,
+            as_json=[asdict(pause) for pause in pauses],
+            line="; ".join(pause.line for pause in pauses),
+        )
+        held, unknown = find_held(self.host, ledger, pauses)
+        yield Panel(
+            "held",
+            held,
+            as_json=[asdict(each) for each in held],
+            decisions=[each.story for each in held],
+            typed=[resume_of(each.queue) for each in held],
+            warnings=unknown,
+        )
+
+
+EXTENSION = Holds
