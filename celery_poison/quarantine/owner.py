@@ -16,7 +16,7 @@ from kombu.transport import redis
 from kombu.utils.url import parse_url
 
 from celery_poison.broker.publish import bounded_options
-from celery_poison.errors import ConfigurationError, IllegalTransition
+from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import refuse_unless_owned, sign_broker
 from celery_poison.ledger.queries import Queries
@@ -81,12 +81,19 @@ def server_of(app: Celery, at: str = "") -> str:
 
 
 def is_same_broker(app: Celery, found: Mapping[str, str]) -> bool:
-    """Whether the broker that a ledger is signed with is that of ``app``, by another name."""
+    """Whether the broker that a ledger is signed with is that of ``app``, by another name.
+
+    Raises:
+        LedgerUnavailable: this broker does not answer. Workers go on as without a ledger, and ask again.
+    """
     here = server_of(app)
+    if not here:
+        raise LedgerUnavailable(
+            f"the broker at {identity_of(app)['address']} does not say what it is, and this ledger belongs to"
+            f" that at {found['address']}: whether they are one, is asked again"
+        )
     # Restarted, a Redis calls itself otherwise: then the name that was signed leads to it, too.
-    return here != "" and (
-        here == found["server"] or here in (server_of(app, at) for at in found["address"].split())
-    )
+    return here == found["server"] or here in (server_of(app, at) for at in found["address"].split())
 
 
 def move_broker(app: Celery, ledger: Ledger) -> str:

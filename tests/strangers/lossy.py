@@ -32,6 +32,10 @@ class LossyLink(Running):
         self._healed.clear()
         self._armed.set()
 
+    def pause(self) -> None:
+        """Let new connections wait until :meth:`heal`."""
+        self._healed.clear()
+
     def heal(self) -> None:
         self._healed.set()
 

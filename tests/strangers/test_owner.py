@@ -81,6 +81,18 @@ def test_another_name_of_the_same_broker_is_no_other_broker(production: Ids) -> 
         other.close()
 
 
+@BOTH
+def test_a_worker_whose_broker_does_not_answer_yet_waits_for_it_as_celery_does(production: Ids) -> None:
+    with LossyLink(production.broker_url) as link, _signed(production):
+        link.pause()
+        with production.worker("w2", env={"BROKER_URL": link.url}) as worker:
+            production.await_that(lambda: "does not say what it is" in worker.log_text(), "it has asked")
+            link.heal()
+            worker.wait_ready()
+            leases = production.quarantine.queries.leases
+            production.await_that(lambda: any(each.startswith("w2@") for each in leases()), "it has a lease")
+
+
 def test_another_name_of_a_broker_that_was_restarted_is_no_other_broker(
     assemble: Callable[..., Any], new_server: NewServer, new_redis_url: Callable[[], str]
 ) -> None:
