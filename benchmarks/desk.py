@@ -29,7 +29,7 @@ from celery_poison import Quarantine, guarded
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.finding import Finder, Found
+from celery_poison.quarantine.finder import Finder, Found
 from celery_poison.quarantine.read_model import ReadModel
 from celery_poison.quarantine.search import By, Filter
 from celery_poison.states import State

@@ -20,7 +20,8 @@ from celery_poison.errors import ConfigurationError, NoLedger
 from celery_poison.extension import Extensions
 from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
-from celery_poison.ledger.connection import open_redis, with_tls
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.tls import with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
 from celery_poison.producer.outbox import Outbox
 from celery_poison.rules.values import REDIS_SCHEMES

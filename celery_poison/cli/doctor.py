@@ -29,10 +29,10 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import WorkerRecord
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.producer.database import waiting_rows
-from celery_poison.quarantine.overview import untried
 from celery_poison.quarantine.owner import check_owner, move_broker, without_secrets
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
+from celery_poison.quarantine.survey import untried
 from celery_poison.rules.values import receivers_of
 from celery_poison.settings import Settings
 from celery_poison.upstream import hooks
@@ -87,8 +87,8 @@ def _tell(console: Any, findings: Sequence[Finding]) -> None:
         if finding.cure:
             print_wrapped(f"cure: {finding.cure}", " " * _LEFT, _LEFT)
     again = command("poison doctor")
-    told = f"mend what is marked FAIL, then type {again}" if by_level["FAIL"] else command("poison status")
-    say(f"next: {told}", err=True)
+    advice = f"mend what is marked FAIL, then type {again}" if by_level["FAIL"] else command("poison status")
+    say(f"next: {advice}", err=True)
 
 
 def _notify(app: Celery) -> Iterator[Finding]:
@@ -178,7 +178,7 @@ def _check_owner(app: Celery, queries: Queries) -> Finding:
     except ConfigurationError as error:
         cure = "give every app and broker its own poison_namespace; or --broker-moved, see --help"
         return Finding("owner", str(error), cure, broken=True)
-    return Finding("owner", "this app's" if signed else "nobody's yet: the first worker signs it")
+    return Finding("owner", "this app's" if signed else "not signed yet: the first worker signs it")
 
 
 def _check_trials(settings: Settings, workers: list[WorkerRecord]) -> Iterator[Finding]:
@@ -192,9 +192,9 @@ def _check_trials(settings: Settings, workers: list[WorkerRecord]) -> Iterator[F
 def _check_stuck(app: Celery) -> Finding:
     stranded = find_stranded(app)
     if not stranded.total:
-        return Finding("stuck", "no message that nobody works on")
+        return Finding("stuck", "no message that no worker works on")
     oldest = stranded.oldest[0]
-    whole = f"nobody works on {count_of(stranded.total, 'message')}"
+    whole = f"no worker works on {count_of(stranded.total, 'message')}"
     said = f"{whole}, on {oldest.id} since {when(oldest.since)} ({duration(oldest.age)}): {oldest.why}"
     return Finding("stuck", said, oldest.cure)
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from celery_poison.cli.acts import say_refusals
+from celery_poison.cli.decisions import say_refusals
 from celery_poison.cli.output import answer, print_json, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb, who_options
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.editing import Change, call_of
+from celery_poison.quarantine.changed_copy import Change, call_of
 from celery_poison.quarantine.edits import Draft
 
 

@@ -64,8 +64,8 @@ def status(ctx: click.Context) -> None:
     lanes, failed = desk.lanes(), sum(1 for _ in desk.messages(failed=True))
     rows = waiting_rows(plugin_of(app_of(ctx)).settings.outbox_database)
     if wants_json():
-        told = {"destinations": [lane.as_dict() for lane in lanes], "failed": failed}
-        print_json({**told, "database": rows and rows._asdict()})
+        shown = {"destinations": [lane.as_dict() for lane in lanes], "failed": failed}
+        print_json({**shown, "database": rows and rows._asdict()})
         return
     headings = ("QUEUE", "TASK", "WAITING", "TRIES", "WHY", "NEXT")
     waiting = count_of(sum(lane.waiting for lane in lanes), "message")
@@ -128,9 +128,9 @@ def show(ctx: click.Context, number: int) -> None:
     \b
     celery -A proj poison outbox show 17
     """
-    told = _desk(ctx).find(number).details()
-    lines = (f"{name:<16}{when(value) if name == 'at' else value}" for name, value in told.items())
-    answer(told, *lines)
+    details = _desk(ctx).find(number).details()
+    lines = (f"{name:<16}{when(value) if name == 'at' else value}" for name, value in details.items())
+    answer(details, *lines)
 
 
 @verb(_NUMBERS, *_SELECT[:2], *who_options, json_option, name="retry", group=outbox)
@@ -176,8 +176,8 @@ def _each(ctx: click.Context, numbers: tuple[int, ...], act: Callable[[int], Non
             act(seq)
         except MessageNotFound as error:
             errors[seq] = str(error)
-    told = [{"seq": seq, "done": seq not in errors, "error": errors.get(seq, "")} for seq in numbers]
-    answer(told, *(f"{done}  {seq}" for seq in numbers if seq not in errors))
+    outcomes = [{"seq": seq, "done": seq not in errors, "error": errors.get(seq, "")} for seq in numbers]
+    answer(outcomes, *(f"{done}  {seq}" for seq in numbers if seq not in errors))
     if not wants_json():
         for refusal in errors.values():
             say(refusal, err=True)
@@ -216,13 +216,13 @@ def block_sending(
     is_new = _desk(ctx).block(queue, task, consuming=consuming, actor=actor or default_actor(), note=note)
     of = f" of task {task}" if task else ""
     was, too = "" if is_new else " (it was)", ", and consuming it" if consuming else ""
-    line = f"blocked  sending{of} to queue {queue}{too}, until somebody unblocks it{was}"
+    line = f"blocked  sending{of} to queue {queue}{too}, until a person unblocks it{was}"
     answer({"kind": "queue", "queue": queue, "task": task, "new": is_new}, line)
 
 
 def unblock_sending(ctx: click.Context, queue: str, task: str, note: str, actor: str) -> None:
     """``unblock --queue``: what waits is sent at once."""
     due = _desk(ctx).unblock(queue, task, actor=actor or default_actor(), note=note)
-    told = {"kind": "queue", "queue": queue, "task": task, "destinations": due}
+    blocked = {"kind": "queue", "queue": queue, "task": task, "destinations": due}
     line = f"unblocked  sending to queue {queue}; {count_of(due, 'destination')} tried now"
-    answer(told, line)
+    answer(blocked, line)

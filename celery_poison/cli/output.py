@@ -20,7 +20,7 @@ from celery_poison.model import MessageRecord
 from celery_poison.quarantine.private_files import open_private
 from celery_poison.states import State
 
-#: Rows of a table, where nobody says how many; JSON has no such limit.
+#: Rows of a table, where no number is given; JSON has no such limit.
 ROWS = 50
 #: Messages that are done before a progress bar has been read.
 _WORTH_A_BAR = 25
@@ -28,7 +28,7 @@ _WORTH_A_BAR = 25
 
 @contextmanager
 def progress(length: int) -> Iterator[Callable[[], object]]:
-    """Yield what counts a step: on a progress bar, if there is much to do and somebody to see it."""
+    """Yield what counts a step: on a progress bar, if there is much to do and a terminal to show it."""
     if length < _WORTH_A_BAR or not sys.stderr.isatty():
         yield lambda: None
         return
@@ -53,7 +53,7 @@ def wants_json() -> bool:
 
 
 def answer(value: Any, *lines: object, hint: str = "") -> None:
-    """Print what a verb has done: JSON, or lines; the hint is for whoever reads those."""
+    """Print what a verb has done: JSON, or lines; the hint is for a person, who reads those."""
     if wants_json():
         print_json(value)
         return
@@ -218,7 +218,7 @@ def private_file(ctx: click.Context, option: click.Parameter, path: str) -> IO[s
     """Open what an option names, to be written by this user alone; ``-`` is standard output.
 
     Raises:
-        click.BadParameter: it is a link, no file, or somebody else's.
+        click.BadParameter: it is a link, no file, or another user's.
     """
     if path == "-":
         return sys.stdout

@@ -75,7 +75,7 @@ def reachability(client: redis.Redis, url: str) -> Finding:
 
 
 def server(client: redis.Redis) -> Iterator[Finding]:
-    """Check what INFO tells."""
+    """Check what INFO says."""
     try:
         info: Any = client.info()
     except redis.exceptions.NoPermissionError:
@@ -97,7 +97,7 @@ def _version(info: Info) -> Finding:
     version = str(info["redis_version"])
     if "dragonfly_version" in info:
         said = (
-            f"Dragonfly {info['dragonfly_version']}: it tells no run_id, by which workers notice that their"
+            f"Dragonfly {info['dragonfly_version']}: it has no run_id, by which workers notice that their"
             " ledger came back empty, has no append-only file, and was never tried"
         )
         return Finding("version", said, _REDIS_OR_VALKEY, broken=True)
@@ -137,7 +137,7 @@ def _eviction(info: Info) -> Finding:
         said = f"{policy}: Redis may throw away quarantined messages"
         return Finding("eviction", said, cure, broken=True)
     if policy.startswith("volatile-"):
-        return Finding("eviction", f"{policy}: Redis may forget what workers told about themselves", cure)
+        return Finding("eviction", f"{policy}: Redis may forget the heartbeats of workers", cure)
     return Finding("eviction", policy)
 
 

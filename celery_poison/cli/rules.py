@@ -68,7 +68,7 @@ def block(ctx: click.Context, consuming: bool, expires: float | None, as_list: b
     """
     if queue := how.pop("queue"):
         if how["fingerprint"] or how["like"] or expires:
-            raise click.UsageError("--queue goes with --task only; it holds until somebody unblocks it")
+            raise click.UsageError("--queue goes with --task only; it holds until a person unblocks it")
         block_sending(ctx, queue, how["task"], how["note"], how["actor"], consuming=consuming)
         return
     if consuming:
@@ -86,7 +86,7 @@ def block(ctx: click.Context, consuming: bool, expires: float | None, as_list: b
     else:
         rule = quarantine.block_fingerprint(name, task=task, seconds=expires, **how)
     of = f" of {rule.task or 'any task'}" if rule.kind is Kind.FINGERPRINT else ""
-    until = f"until {when(rule.until)}" if rule.until else "until somebody unblocks it"
+    until = f"until {when(rule.until)}" if rule.until else "until a person unblocks it"
     answer(rule.as_dict(), f"blocked  {rule.kind} {rule.name}{of}, {until}", hint=_SOON)
 
 
@@ -106,8 +106,8 @@ def unblock(ctx: click.Context, queue: str, note: str, actor: str, **what: str) 
     quarantine = Quarantine(app_of(ctx))
     kind, name, _ = _chosen(quarantine, **what)
     version = quarantine.unblock(kind, name, actor=actor, note=note)
-    told = {"kind": kind, "name": name, "version": version}
-    answer(told, f"unblocked  {kind} {name}", hint=_SOON)
+    unblocked = {"kind": kind, "name": name, "version": version}
+    answer(unblocked, f"unblocked  {kind} {name}", hint=_SOON)
 
 
 def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> tuple[Kind, str, str]:

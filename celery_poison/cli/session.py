@@ -18,7 +18,7 @@ from celery_poison.basics.text import apps_given, clean
 from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.careful import BadCare, seconds_of
+from celery_poison.quarantine.care import BadCare, seconds_of
 from celery_poison.quarantine.search import UNITS, BadFilter
 
 REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3

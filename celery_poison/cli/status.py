@@ -1,19 +1,30 @@
-"""``celery poison status | ready | workers | incidents | monitor | gate``: how things are."""
+"""``celery poison status | ready | workers | incidents``: how things are."""
 
 from __future__ import annotations
 
-import json
-import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import click
 
-from celery_poison import causes, signals
-from celery_poison.basics.text import clean, clock, command, count_of, duration, some_of, span, utc, when
+from celery_poison import causes
+from celery_poison.basics.text import (
+    argument,
+    clean,
+    clock,
+    command,
+    count_of,
+    duration,
+    short,
+    some_of,
+    span,
+    utc,
+    when,
+)
+from celery_poison.cli.gate import gate_line
 from celery_poison.cli.output import answer, answer_table, print_json, print_wrapped, say, wants_json
 from celery_poison.cli.session import (
     REFUSED,
@@ -24,15 +35,12 @@ from celery_poison.cli.session import (
     open_quarantine,
     utc_option,
     verb,
-    who_options,
 )
-from celery_poison.failover.standalone import StandaloneMonitor
-from celery_poison.metrics import register
-from celery_poison.model import GateRecord, Incident, WorkerRecord
+from celery_poison.model import Incident, MessageRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.overview import Level, Overview, last_ended, overview, process_deaths
+from celery_poison.quarantine.overview import Level, Overview
 from celery_poison.quarantine.queues import find_deaf
+from celery_poison.quarantine.survey import last_ended, overview, process_deaths
 
 
 @verb(
@@ -76,14 +84,14 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
         yield "observed", f"would have been quarantined so far: {', '.join(kinds) or 'nothing'}"
     yield "quarantine", count_of(seen.quarantined, "message")
     if seen.leaving:
-        yield "leaving", f"{count_of(seen.leaving, 'message')} that leave by themselves; show ID tells when"
+        yield "leaving", f"{count_of(seen.leaving, 'message')} that leave by themselves; show ID has the time"
     yield "given up", count_of(seen.failed, "message")
     yield "candidates", _suspects_line(seen)
     yield "running", count_of(seen.running, "message")
     yield "parked", f"{count_of(seen.parked, 'message')} that wait for an earlier run to end"
     if (stuck := seen.stranded).total:
         kinds = (f"{number} {kind}" for kind, number in stuck.counts.items() if number)
-        yield "stuck", f"nobody works on {count_of(stuck.total, 'message')}: {', '.join(kinds)}"
+        yield "stuck", f"no worker works on {count_of(stuck.total, 'message')}: {', '.join(kinds)}"
     yield "blocked", count_of(seen.blocked, "rule")
     if seen.outbox or seen.outbox_database:
         waiting = count_of(sum(lane.waiting for lane in seen.outbox), "message")
@@ -101,18 +109,18 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
         yield "tasks", _tasks_line(seen)
     unguarded, errors = count_of(seen.unguarded, "task"), count_of(seen.ledger_errors, "ledger error")
     yield "errors", f"{unguarded} ran unguarded, {errors}"
-    yield "monitor", seen.monitor or "nobody"
+    yield "monitor", seen.monitor or "none"
     yield "journal", f"{seen.journal} entries"
     yield "ledger", f"{seen.ledger}, namespace {seen.namespace}"
 
 
 def _tasks_line(seen: Overview) -> str:
     observed, unguarded = seen.observed_tasks, seen.unguarded_tasks
-    told = [f"{max(0, seen.guarded_tasks - len(observed))} guarded"]
+    kinds = [f"{max(0, seen.guarded_tasks - len(observed))} guarded"]
     if observed:
-        told.append(f"{len(observed)} only observed, since they acknowledge early ({some_of(observed)})")
-    told.append(f"{len(unguarded)} unguarded{f' ({some_of(unguarded)})' if unguarded else ''}")
-    return ", ".join(told)
+        kinds.append(f"{len(observed)} only observed, since they acknowledge early ({some_of(observed)})")
+    kinds.append(f"{len(unguarded)} unguarded{f' ({some_of(unguarded)})' if unguarded else ''}")
+    return ", ".join(kinds)
 
 
 def _suspects_line(seen: Overview) -> str:
@@ -150,8 +158,8 @@ def ready(ctx: click.Context, node: str) -> None:
     reasons += [*(each.story for each in deaf), *unheard]
     if reasons and not wants_json():
         raise Refused("not ready: " + "; ".join(reasons))
-    told = {"ready": not reasons, "workers": sorted(asked), "reasons": reasons}
-    answer(told, f"ready: {', '.join(sorted(asked))}")
+    answered = {"ready": not reasons, "workers": sorted(asked), "reasons": reasons}
+    answer(answered, f"ready: {', '.join(sorted(asked))}")
     ctx.exit(REFUSED if reasons else 0)
 
 
@@ -220,9 +228,9 @@ def _fleet_line(found: Sequence[WorkerRecord]) -> str:
     """Return how many workers there are, and how many of them are silent or leaving."""
     silent = sum(not worker.alive for worker in found)
     stopping = sum(worker.alive and worker.stopping for worker in found)
-    told = [f"{len(found) - silent - stopping} alive"]
-    told += [f"{number} {how}" for number, how in ((stopping, "stopping"), (silent, "silent")) if number]
-    return f"{count_of(len(found), 'worker')}: {', '.join(told)}"
+    states = [f"{len(found) - silent - stopping} alive"]
+    states += [f"{number} {how}" for number, how in ((stopping, "stopping"), (silent, "silent")) if number]
+    return f"{count_of(len(found), 'worker')}: {', '.join(states)}"
 
 
 @verb(limit_option(20), utc_option, json_option)
@@ -241,7 +249,9 @@ def incidents(ctx: click.Context, limit: int) -> None:
     queries = open_quarantine(ctx).queries
     found = queries.incidents(limit)
     headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
-    alone = "" if wants_json() else _alone_line(process_deaths(queries.counts()))
+    lines = [] if wants_json() else [_alone_line(process_deaths(queries.counts()))]
+    if lines and plugin_of(app_of(ctx)).settings.observe_only:
+        lines.append(_observed_line(queries.observed()))
     open_ones = sum(incident.took is None for incident in found)
     title = count_of(len(found), "worker death") + (" shown" if len(found) == limit else "")
     title += f", recovery goes on after {open_ones} of them" if open_ones else ""
@@ -250,8 +260,8 @@ def incidents(ctx: click.Context, limit: int) -> None:
     which = "--candidates " if queries.candidate_ids() else ""
     hint = f"next: {command(f'poison list {which}--filter {newest}')}"
     answer_table(found, headings, _incident_row, "no worker has died", fit=True, title=title)
-    if alone:
-        print_wrapped(alone, "", 0)
+    for line in filter(None, lines):
+        print_wrapped(line, "", 0)
     if found and not wants_json():
         say(hint, err=True)
 
@@ -263,6 +273,15 @@ def _alone_line(alone: Mapping[str, int]) -> str:
     of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
     died = count_of(sum(alone.values()), "task process")
     return f"{died} died alone, since the ledger began: {of}; {command('poison journal tail')}"
+
+
+def _observed_line(observed: Sequence[MessageRecord]) -> str:
+    """Return the tasks whose messages would be in quarantine but for ``poison_observe_only``."""
+    if not observed:
+        return ""
+    tasks = ", ".join(f"{number} {clean(task)}" for task, number in Counter(r.task for r in observed).items())
+    would = f"observing: {count_of(len(observed), 'message')} would be in quarantine"
+    return f"{would}: {tasks}; {command(f'poison show {argument(short(observed[0].id))}')}"
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:
@@ -278,104 +297,3 @@ def _incident_row(incident: Incident) -> tuple[object, ...]:
         ", ".join(f"{queue}: {count}" for queue, count in incident.returned.items()) or incident.put_back,
         incident.worker if utc.get() else incident.worker.partition("/")[0],
     )
-
-
-# --- the standalone monitor ---------------------------------------------------------------------
-
-#: Signal -> how it is told.
-_STORIES: dict[str, str] = {
-    "monitor_changed": "active since now, with fencing number {fence}",
-    "worker_lost": "worker {worker} is lost ({cause}, noticed as {how}), incident {incident}",
-    "fleet_gate_closed": "{deaths} of {fleet} workers died: the fleet gate is closed, incident {incident}",
-    "fleet_gate_lifted": "the fleet gate is lifted: deaths convict again",
-    "failover_finished": "worker {worker}: {flagged} flagged, {put_back} put back, incident {incident}",
-    "message_candidate": "task {message[task]}[{message[id]}] is a candidate now ({cause})",
-}
-
-
-@verb(
-    click.option(
-        "--metrics-port",
-        type=click.IntRange(0, 65535),
-        help="Serve metrics for Prometheus at this port; 0: any free one.",
-    ),
-    click.option("--metrics-address", default="127.0.0.1", show_default=True, help="At this address."),
-    json_option,
-)
-def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str) -> None:
-    """Watch the workers from a process of its own, until SIGTERM or Ctrl-C.
-
-    Every worker has a monitor already; one is active, the others stand by. For a fleet of one worker this is
-    the standby. Any number may run.
-
-    \b
-    celery -A proj poison monitor
-    celery -A proj poison monitor --metrics-port 9808
-    """
-    standalone = StandaloneMonitor(app_of(ctx))
-    tellers = [_listen(name, story) for name, story in _STORIES.items()]
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: standalone.stop())
-    with ExitStack() as stack:
-        if metrics_port is not None:
-            served = stack.enter_context(register(app_of(ctx))).serve(metrics_port, metrics_address)
-            click.echo(f"celery poison: metrics at http://{metrics_address}:{served}/metrics", err=True)
-        click.echo(f"celery poison: {standalone.name} watches", err=True)
-        standalone.run()
-    del tellers  # signals hold them weakly
-    click.echo("celery poison: the monitor has left", err=True)
-
-
-def _listen(name: str, story: str) -> Callable[..., None]:
-    as_json = wants_json()
-
-    def heard(sender: object = None, signal: object = None, **facts: Any) -> None:
-        click.echo(json.dumps({"event": name, **facts}) if as_json else story.format(**facts))
-
-    getattr(signals, name).connect(heard)
-    return heard
-
-
-# --- fleet gate --------------------------------------------------------------------------------
-
-
-@click.group()
-def gate() -> None:
-    """See and lift the fleet gate, which closes when too many workers die at once.
-
-    While it is closed, only a death on trial convicts. It opens by itself when no more workers die.
-
-    \b
-    celery -A proj poison gate show
-    """
-
-
-@verb(json_option, name="show", group=gate)
-def show_gate(ctx: click.Context) -> None:
-    """Say whether it is closed, since when, and why.
-
-    \b
-    celery -A proj poison gate show
-    """
-    seen = Quarantine(app_of(ctx)).gate()
-    answer(seen.as_dict(), gate_line(seen))
-
-
-@verb(*who_options, json_option, group=gate)
-def lift(ctx: click.Context, note: str, actor: str) -> None:
-    """Let deaths convict again at once, and forget those that closed the gate.
-
-    \b
-    celery -A proj poison gate lift --note "the node is back"
-    """
-    seen = Quarantine(app_of(ctx)).lift_gate(actor=actor, note=note)
-    answer(seen.as_dict(), "lifted  the fleet gate: deaths convict again")
-
-
-def gate_line(gate: GateRecord) -> str:
-    """Return one sentence about how the gate stands."""
-    if gate.closed:
-        return f"CLOSED since {when(gate.closed_at)}, until {when(gate.until)} at the earliest: {gate.story}"
-    if gate.lifted_at is None:
-        return "open"
-    return f"open; lifted {when(gate.lifted_at)} by {gate.lifted_by or 'itself'}"

@@ -11,7 +11,7 @@ import click
 from kombu.utils.json import dumps
 
 from celery_poison.basics.text import count_of
-from celery_poison.cli.acts import (
+from celery_poison.cli.decisions import (
     Order,
     act_options,
     carry_out,
@@ -21,9 +21,9 @@ from celery_poison.cli.acts import (
     say_refusals,
 )
 from celery_poison.cli.output import print_json, private_file, wants_json
-from celery_poison.cli.reading import whole
 from celery_poison.cli.session import REFUSED, json_option, open_quarantine, seconds, verb, who_options
-from celery_poison.quarantine.story import Detail
+from celery_poison.cli.show import whole
+from celery_poison.quarantine.detail import Detail
 from celery_poison.states import State
 
 

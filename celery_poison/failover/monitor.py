@@ -26,8 +26,10 @@ from celery_poison.basics.parts import Round
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
 from celery_poison.failover.aside import Aside
-from celery_poison.failover.leaving import Outgoing, Parking, Retention
+from celery_poison.failover.departures import Departures
+from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
+from celery_poison.failover.retention import Retention
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import (
@@ -46,7 +48,7 @@ ACTIVE_PAUSE = 0.25
 STANDBY_PAUSE = 0.5
 
 #: Seconds for which a monitor must have heard Redis again before it believes that connections are gone:
-#: what cut its own connection may have cut everybody's.
+#: what cut its own connection may have cut those of all others.
 EARS_OPEN = 3 * GONE_PATIENCE_MS / 1000
 
 
@@ -60,9 +62,9 @@ class Monitor:
         app: the Celery app, whose broker the messages are put back on.
         identity: returns the incarnation in whose name the lock is taken, and the run id of the Redis at
             which its process is subscribed (empty: it is not).
-        flagged: is told of every message that becomes a candidate.
+        flagged: called for every message that becomes a candidate.
         took_over: called when this monitor becomes the active one (EMS-9).
-        event: is told of the fleet what its signals tell: the name of the signal, and its arguments.
+        event: called for what happens to the fleet: with the name of a signal, and its arguments.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Monitor:
         window_ms = int(settings.fleet_gate_window * 1000)
         self._gate = GateLimits(share, workers, window_ms) if share else None
         self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
-        self._outgoing, self._sending = Outgoing(app, ledger), Aside("poison-outgoing")
+        self._departures, self._sending = Departures(app, ledger), Aside("poison-outgoing")
         self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
         self._rounds = [(Aside(each.name, each.pause), each.work) for each in self._rounds_of(app)]
         #: Steps that failed, and of what.
@@ -200,7 +202,7 @@ class Monitor:
         self._unparking.do(self._parking.round)
         with self._step("asking what leaves quarantine"):
             if self._queries.outgoing(1):
-                self._sending.do(self._outgoing.round)
+                self._sending.do(self._departures.round)
         self._deleting.do(self._retention.round)
         for aside, work in self._rounds:
             aside.do(partial(work, fence))
@@ -350,7 +352,7 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
             asked=said.get("asked", ""),
             asked_ms=said["asked_ms"] + (heard_ms or 0) if "asked_ms" in said else None,
         )
-    if beat is None or how is Silence.FROZEN:  # nobody died
+    if beat is None or how is Silence.FROZEN:  # no process died
         return told
     # Until its connections were gone, every look has seen them.
     seen = max((look for look in looks if look < ended), default=0) if how is Silence.GONE else 0

@@ -30,7 +30,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.rules.doubts import LATELY, Blow
 from celery_poison.upstream.results import StoredResults
 
-#: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
+#: Seconds for which a finished start is remembered whose acknowledgement may be lost.
 REMEMBER = 6 * 3600.0
 
 #: Seconds for which a death that may convict waits for others: more of them may close the fleet gate.
@@ -40,7 +40,7 @@ FLEET_PATIENCE = 1.0
 #: Of a start that is taken back, and nothing more.
 NOTHING = EndOfStart(StartEnd.INTERRUPT)
 
-#: Is told (task id, task name, cause, deaths so far) of every message that was flagged.
+#: Called with (task id, task name, cause, deaths so far) for every message that was flagged.
 Flagged = Callable[[str, str, str, int], None]
 
 
@@ -91,9 +91,9 @@ class Recovery:
         self._queries = Queries(ledger)
         self._plugin = plugin_of(app)
         self._results = StoredResults()
-        #: Starts of workers that nobody knows, and when they were first seen here.
+        #: Starts of unknown workers, and when they were first seen here.
         self._orphans: dict[str, float] = {}
-        #: Boot ids that nobody knows, and under which messages lay unacknowledged, at the last sweep.
+        #: Unknown boot ids, and under which messages lay unacknowledged, at the last sweep.
         self._ownerless: set[str] = set()
         #: Ends on record without a start, at the last sweep.
         self._strays: set[str] = set()
@@ -134,7 +134,7 @@ class Recovery:
         queues = known.queues.split(",") if known.queues else []
         returned = put_back(self._app, worker.rpartition("/")[2], queues)
         if returned.mids is not None:
-            # What finished and did not come back was acknowledged: nobody will ask for it again.
+            # What finished and did not come back was acknowledged: no copy will ask for it again.
             self._ledger.clean_up(pair for pair in finished if pair[0] not in returned.mids)
         return Recovered(flagged, returned.count, returned.queues, unfinished)
 
@@ -174,7 +174,7 @@ class Recovery:
                 mid,
                 start,
                 cause=death.incident.cause,
-                # Nobody knows why it fell silent; it must not go on like that for ever.
+                # Why it fell silent is not known; it must not go on like that for ever.
                 failure=frozen and start.diverts == 1,
                 incident=death.incident.incident,
                 fence=death.fence,
@@ -230,7 +230,7 @@ class Recovery:
         return True
 
     def sweep_orphans(self, patience: float, fence: int) -> None:
-        """End starts whose worker nobody knows (Redis lost its lease): unknown, so nobody's fault.
+        """End starts whose worker is unknown (Redis lost its lease): no message is to blame.
 
         Args:
             patience: seconds for which such a worker may still come back.
@@ -245,7 +245,9 @@ class Recovery:
         ended = set(self._queries.ended_tokens())  # before the starts: an end on record has its start there
         running = [(mid, start) for mid, start, _ in self._queries.running()]
         strays = ended - {start.token for _, start in running}
-        if forgotten := strays & self._strays:  # they were there in the last sweep too: nobody asks for them
+        if (
+            forgotten := strays & self._strays
+        ):  # they were there in the last sweep too: no worker asks for them
             self._ledger.forget_ends(forgotten, fence)
         self._strays = strays - forgotten
         starts = [(mid, start) for mid, start in running if start.worker not in known]
@@ -259,12 +261,12 @@ class Recovery:
                 self._interrupt(mid, start, unknown)
 
     def sweep_unacknowledged(self) -> None:
-        """Put back what lies under the name of a worker that nobody knows any more (NEW-9).
+        """Put back what lies under the name of a worker that is not known any more (NEW-9).
 
         It got there after that worker had been recovered from: by a write that was long on its way, or by
         a Redis that has lost its last moments.
         """
-        found = owners(self._app)  # before the workers: whoever receives has a lease
+        found = owners(self._app)  # before the workers: one that receives has a lease
         known = {*self._queries.leases(), *self._queries.open_incidents()}
         ownerless = found - {worker.rpartition("/")[2] for worker in known}
         for boot_id in ownerless & self._ownerless:

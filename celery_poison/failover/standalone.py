@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 from celery_poison import causes, signals
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.failover.monitor import Monitor
-from celery_poison.ledger import connection
+from celery_poison.ledger import connection, signature
 from celery_poison.ledger.fleet import SUSPECTED, Fact, Notice, leave_notices
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
@@ -39,7 +39,7 @@ class StandaloneMonitor:
         self._ledger = plugin.open_ledger()
         for warning in connection.check_server(self._ledger.client):
             logger.warning("celery_poison: %s", warning)
-        connection.enroll(
+        signature.enroll(
             self._ledger.client, self._ledger.keys, **identity_of(app), is_same=partial(is_same_broker, app)
         )
         self._writer = Writer(self._ledger.client, self._ledger.keys.channel(self.name))

@@ -92,7 +92,7 @@ def handlers() -> list[Any]:
 
 
 class Metrics(monitor.Metrics):
-    """Flower's own ``/metrics``, with the quarantine's beside it: open to everybody, as Flower leaves it.
+    """Flower's own ``/metrics``, with the quarantine's beside it: open to every visitor, as Flower leaves it.
 
     Begins to look at the ledger when it is asked for the first time: only then the app is known.
     """

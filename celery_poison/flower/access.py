@@ -14,9 +14,9 @@ from flower.utils import strtobool
 from tornado.web import HTTPError, RequestHandler
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.flower.choosing import NothingChosen
-from celery_poison.flower.ledger import AsyncLedger
-from celery_poison.quarantine.careful import BadCare
+from celery_poison.quarantine.care import BadCare
 from celery_poison.quarantine.decisions import IN_FLOWER
 from celery_poison.quarantine.search import BadFilter
 
@@ -34,7 +34,7 @@ _SECURITY = {
 }
 _CORS = ("Access-Control-Allow-Origin", "Access-Control-Allow-Headers", "Access-Control-Allow-Methods")
 _NOBODY = (
-    "This Flower does not ask who you are, so nobody may act here: start it with --basic_auth or --auth, or"
+    "This Flower does not ask who you are, so acts are refused here: start it with --basic_auth or --auth, or"
     " set FLOWER_UNAUTHENTICATED_API=true"
 )
 
@@ -62,12 +62,12 @@ class Guarded(RequestHandler):
 
     @property
     def asks_who(self) -> bool:
-        """Whether this Flower asks who somebody is."""
+        """Whether this Flower asks for a name and password."""
         return bool(self.application.options.basic_auth or self.application.options.auth)
 
     @property
     def closed(self) -> str:
-        """Why nobody may act here; empty if those who came in may."""
+        """Why acts are refused here; empty if those who came in may act."""
         if getattr(self.application.options, "read_only", False):
             return "Read only mode is enabled"
         return (
@@ -78,7 +78,7 @@ class Guarded(RequestHandler):
 
     @property
     def bodies_closed(self) -> bool:
-        """Whether bodies, which may hold what only the task should know, are kept back from whoever asks."""
+        """Whether bodies, which may hold what only the task should know, are kept back from every reader."""
         return not self.asks_who and bool(self.closed)
 
     def admit(self, *, token_needed: bool = True) -> None:
@@ -113,7 +113,7 @@ class Guarded(RequestHandler):
         return f"{name or f'somebody at {self.request.remote_ip}'}{IN_FLOWER}"
 
     def said(self, name: str) -> str:
-        """Return what whoever acts says of that name; "1" is yes."""
+        """Return the value of a field that the person who acts has sent; "1" is yes."""
         raise NotImplementedError
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:

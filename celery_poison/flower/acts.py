@@ -16,8 +16,8 @@ from celery_poison.extensions.holds.desk import HoldDesk
 from celery_poison.extensions.holds.pauses import Pause, Scope
 from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
+from celery_poison.flower.async_ledger import Job
 from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen, scheduled
-from celery_poison.flower.ledger import Job
 from celery_poison.ledger.outbox import LaneRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.causes import Cause
@@ -45,7 +45,7 @@ async def begin(of: Guarded, verb: str, choice: Choice, patience: float) -> Job:
     """Begin an act on messages, and wait at most ``patience`` seconds for its end.
 
     Raises:
-        NothingChosen, BadFilter: it names nobody.
+        NothingChosen, BadFilter: it names no message.
         BadCare: what was typed makes no sense.
         HTTPError: 404: there is no such act.
     """
@@ -61,7 +61,7 @@ async def begin(of: Guarded, verb: str, choice: Choice, patience: float) -> Job:
 def job(of: Guarded, id: str) -> Job:
     """Return an act that is, or was, under way; HTTPError 404: it is not remembered."""
     if id not in of.ledger.jobs:
-        raise HTTPError(404, "Nobody remembers this act: Flower was started again since. See the journal")
+        raise HTTPError(404, "This act is not remembered: Flower was started again since. See the journal")
     return of.ledger.jobs[id]
 
 
@@ -117,7 +117,7 @@ async def hold(of: Guarded) -> Any:
     """Pause a queue or a task, or send nothing more to a queue.
 
     Raises:
-        NothingChosen: nobody knows such a queue, or such a task.
+        NothingChosen: no such queue, or no such task, is known.
         HTTPError: 400: it is none of these.
     """
     kind, name, whose = map(of.said, ("kind", "name", "of"))
@@ -148,7 +148,7 @@ class Held(NamedTuple):
         name: of the queue, or of the task.
         of: the worker that suspended itself, or the only task that is not sent; else empty.
         since: seconds since 1970, or None if it is not known.
-        waiting: messages in the outbox; None: nobody counts.
+        waiting: messages in the outbox; None: not counted.
         can_go: whether there is anything to let go: what merely fails is tried again by itself.
     """
 

@@ -1,4 +1,4 @@
-"""The JSON API, under Flower's ``/api/`` and its rule: 401 where nobody is asked who he is, unless opened.
+"""The JSON API, under Flower's ``/api/`` and its rule: 401 where visitors need no name, unless opened.
 
 One function answers one question; :class:`Api` lets people in, reads and writes for all of them.
 """
@@ -17,16 +17,16 @@ from tornado.web import HTTPError, authenticated
 
 from celery_poison.flower import acts, changing
 from celery_poison.flower.access import CLIENT_HEADER, Guarded, sentence_of
+from celery_poison.flower.async_ledger import SEARCH_TIMEOUT
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
-from celery_poison.flower.ledger import SEARCHING
-from celery_poison.flower.message import PATIENCE
+from celery_poison.flower.message import MESSAGE_TIMEOUT
 from celery_poison.flower.pages import find
 from celery_poison.quarantine.body import decoded
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.search import By, Filter
 
 #: Messages in one answer, unless a smaller limit is asked for.
-MOST = 1000
+ANSWERED = 1000
 #: Seconds for which an answer waits for an act to end, before it says where to ask.
 QUICK = 2.0
 
@@ -110,7 +110,7 @@ async def groups(api: Api) -> Any:
     if by not in [*By]:
         raise HTTPError(400, f"by must be one of {', '.join(By)}")
     finder, limit = api.ledger.quarantine.finder, api.number("limit", 0)
-    found, total = await api.ledger.ask(lambda: finder.groups(by=By(by), limit=limit), PATIENCE)
+    found, total = await api.ledger.ask(lambda: finder.groups(by=By(by), limit=limit), MESSAGE_TIMEOUT)
     api.set_header("X-Total", str(total))
     return [group.as_dict() for group in found]
 
@@ -121,13 +121,13 @@ async def messages(api: Api) -> Any:
     if ask("state") not in ("", *TABS):
         raise HTTPError(400, f"state must be one of {', '.join(TABS)}")
     listing = Listing.parse(ask("state"), ask("filter"), str(api.number("offset", 0)), ask("order"))
-    found = await find(api.ledger, listing, rows=min(MOST, api.number("limit", MOST)))
+    found = await find(api.ledger, listing, rows=min(ANSWERED, api.number("limit", ANSWERED)))
     api.set_header("X-Total", "" if found.total is None else str(found.total))
     return [record.as_dict() for record in found.rows]
 
 
 async def message(api: Api, id: str) -> Any:
-    return (await api.ledger.ask(lambda: api.ledger.quarantine.detail(id), PATIENCE)).as_dict()
+    return (await api.ledger.ask(lambda: api.ledger.quarantine.detail(id), MESSAGE_TIMEOUT)).as_dict()
 
 
 async def body(api: Api, mid: str) -> Any:
@@ -139,7 +139,7 @@ async def body(api: Api, mid: str) -> Any:
 
 
 async def incidents(api: Api) -> Any:
-    limit = min(MOST, api.number("limit", 100))
+    limit = min(ANSWERED, api.number("limit", 100))
     found = await api.ledger.ask(lambda: api.ledger.quarantine.queries.incidents(limit))
     return [incident.as_dict() for incident in found]
 
@@ -159,7 +159,7 @@ async def act(api: Api, verb: str) -> Any:
     choice = Choice(tuple(map(str, wanted.get("ids") or ())), everything, text)
     choice.check()
     if wanted.get("dry_run"):
-        found = await api.ledger.ask(lambda: choice.find(api.ledger.quarantine, MOST), SEARCHING)
+        found = await api.ledger.ask(lambda: choice.find(api.ledger.quarantine, ANSWERED), SEARCH_TIMEOUT)
         return {"matches": found.total, "messages": [record.as_dict() for record in found.rows]}
     job = await acts.begin(api, verb, choice, QUICK)
     api.set_status(HTTPStatus.OK if job.finished else HTTPStatus.ACCEPTED)

@@ -15,14 +15,14 @@ from celery_poison import causes
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.acts import SENDING
+from celery_poison.flower.async_ledger import PUBLISH_TIMEOUT
 from celery_poison.flower.choosing import NothingChosen
-from celery_poison.flower.ledger import PUBLISHING
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.careful import seconds_of
-from celery_poison.quarantine.editing import call_of
+from celery_poison.quarantine.care import seconds_of
+from celery_poison.quarantine.changed_copy import call_of
 from celery_poison.quarantine.edits import Edited
 from celery_poison.rules.blocks import Kind, Rule
 from celery_poison.states import State
@@ -60,7 +60,7 @@ async def editable(of: Guarded, id: str) -> Editable:
         MessageNotFound, IllegalTransition: it is not in quarantine.
         BodyRefused, BodyBroken: its body is no JSON of Celery's second message protocol.
     """
-    return await of.ledger.ask(partial(_editable, of.ledger.quarantine, id), PUBLISHING)
+    return await of.ledger.ask(partial(_editable, of.ledger.quarantine, id), PUBLISH_TIMEOUT)
 
 
 def _editable(quarantine: Quarantine, id: str) -> Editable:
@@ -92,7 +92,9 @@ async def edit(of: Guarded, mid: str) -> Edited:
     args, kwargs = _typed(of, "args", list), _typed(of, "kwargs", dict)
     how = {"hold": of.said("hold") == "1", "force": of.said("force") == "1"}
     act = partial(of.ledger.quarantine.edit, mid, args=args, kwargs=kwargs, queue=of.said("queue").strip())
-    edited = await of.ledger.change(partial(act, actor=of.actor, note=of.said("note"), **how), PUBLISHING)
+    edited = await of.ledger.change(
+        partial(act, actor=of.actor, note=of.said("note"), **how), PUBLISH_TIMEOUT
+    )
     if not edited.done:
         raise IllegalTransition(edited.error)
     return edited

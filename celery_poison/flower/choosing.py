@@ -12,10 +12,11 @@ from urllib.parse import urlencode
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.careful import BadCare, seconds_of
+from celery_poison.quarantine.care import BadCare, seconds_of
 from celery_poison.quarantine.decisions import Chosen
-from celery_poison.quarantine.finding import Found
-from celery_poison.quarantine.search import Filter, Group, Lookup
+from celery_poison.quarantine.finder import Found
+from celery_poison.quarantine.lookup import Lookup
+from celery_poison.quarantine.search import Filter, Group
 from celery_poison.states import State
 
 #: Word in the address -> its tab.
@@ -72,7 +73,7 @@ ACTIONS = {
         ),
         Action(
             "discard",
-            "Give messages up without telling anybody: who waits for their results waits in vain.",
+            "Give messages up without a report: callers that wait for their results wait in vain.",
         ),
         Action(
             "schedule",
@@ -83,7 +84,7 @@ ACTIONS = {
         ),
         Action(
             "unschedule",
-            "Take a scheduled release back: the messages stay until somebody decides.",
+            "Take a scheduled release back: the messages stay until a person decides.",
         ),
     )
 }
@@ -114,7 +115,7 @@ class Choice:
 
     Attributes:
         until: of those that match, only what came until then, in seconds of Redis' clock: what arrives after
-            somebody looked was not meant.
+            the person looked was not meant.
     """
 
     ids: tuple[str, ...] = ()
@@ -123,7 +124,7 @@ class Choice:
     until: float | None = None
 
     def check(self) -> None:
-        """Refuse what names nobody (NothingChosen), and a filter that is none (BadFilter)."""
+        """Refuse a choice of no messages (NothingChosen), and a filter that is none (BadFilter)."""
         if bool(self.ids) == self.everything:
             raise NothingChosen("Say which messages: tick some, or choose everything that matches")
         if self.everything and self.text:
@@ -170,7 +171,7 @@ class Listing:
     """What a list shows. ``text`` is a filter as on the command line, or words to search for, or empty.
 
     Attributes:
-        begin: where nobody counts what matches: from when on it is looked for, in ms; 0: from the first.
+        begin: where matches are not counted: from when on it is looked for, in ms; 0: from the first.
     """
 
     state: str = "NDLV"

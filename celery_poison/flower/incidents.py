@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from celery_poison.flower import words
-from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.flower.picture import LEFT, Frame, Picture
 from celery_poison.model import Incident
-from celery_poison.quarantine import story
+from celery_poison.quarantine import sentences
 
 #: Word in the address -> seconds that the picture spans.
 SPANS = {"1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600, "7d": 7 * 24 * 3600}
 #: Incidents that are shown, and journal entries that are read to tell about them.
-SHOWN, READ = 200, 10_000
+INCIDENTS_SHOWN, ENTRIES_READ = 200, 10_000
 #: Messages that are named with one incident.
-_NAMED = 20
+_MESSAGES_NAMED = 20
 #: What the journal says of a message that was running -> the verdict on it.
 _VERDICTS = {
     "quarantined": "convicted",
@@ -31,7 +31,7 @@ _VERDICTS = {
 }
 #: Verdicts that may come later, of a trial that is not filed under the incident.
 _LATER = ("quarantined", "cleared")
-#: How a death was noticed -> what a person is told that it was noticed by.
+#: How a death was noticed -> the same in words for a person.
 _NOTICED = {"gone": "lost connections", "silent": "silence", "frozen": "silence, still connected"}
 #: Kind of a death -> its name in the legend; one bar stacks them in this order.
 KINDS = {
@@ -86,9 +86,9 @@ def read(ledger: AsyncLedger, word: str) -> Seen:
     """
     queries = ledger.quarantine.queries
     now = queries.now_ms() / 1000
-    journal = queries.journal(count=READ)
+    journal = queries.journal(count=ENTRIES_READ)
     judged = [entry for entry in journal if entry["mid"] and entry["event"] in _VERDICTS]
-    deaths = [_death(incident, judged) for incident in queries.incidents(SHOWN)]
+    deaths = [_death(incident, judged) for incident in queries.incidents(INCIDENTS_SHOWN)]
     alone = [words.at(entry) for entry in journal if entry["event"] == "crashed" and not entry["incident"]]
     marks = [(death.incident.died_at or 0.0, death.kind) for death in deaths]
     marks += [(moment, "process") for moment in alone]
@@ -103,9 +103,9 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> Death:
         tried = known is not None and known.verdict == "suspected" and entry["event"] in _LATER
         if tried or entry["incident"] == incident.incident:
             # The last word counts.
-            sentence = words.say(story.sentence(entry), 400)
+            sentence = words.say(sentences.sentence(entry), 400)
             suspects[entry["mid"]] = Suspect(entry["mid"], entry["task"], verdict, sentence)
-    named, took = [*suspects.values()][:_NAMED], incident.took
+    named, took = [*suspects.values()][:_MESSAGES_NAMED], incident.took
     is_convicted = any(each.verdict == "convicted" for each in named)
     by_queue = ", ".join(f"{words.say(queue)}: {n}" for queue, n in incident.returned.items())
     return Death(

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import changing, words
-from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine import Quarantine, story
+from celery_poison.quarantine import Quarantine, sentences
 from celery_poison.rules.failures import KeptFailure
 
 #: Seconds that a page waits for a message and its part of the journal.
-PATIENCE = 4.0
+MESSAGE_TIMEOUT = 4.0
 #: Entries of a history, headers and properties that are shown at most.
 _ENTRIES, _FIELDS = 500, 100
 #: Headers that repeat the arguments.
@@ -75,12 +75,12 @@ async def read_story(ledger: AsyncLedger, id: str) -> MessageStory:
     """Return what is known about a message, by mid or task id.
 
     Raises:
-        MessageNotFound: nobody knows it.
+        MessageNotFound: it is not known.
         AmbiguousId: several messages have this task id.
         LedgerUnavailable: Redis does not answer.
     """
     try:
-        return await ledger.ask(lambda: _read(ledger.quarantine, id), PATIENCE)
+        return await ledger.ask(lambda: _read(ledger.quarantine, id), MESSAGE_TIMEOUT)
     except UnicodeError:
         raise MessageNotFound(f"no message {words.say(id)!r}") from None
     except TimeoutError:
@@ -102,14 +102,14 @@ def _read(quarantine: Quarantine, id: str) -> MessageStory:
     return MessageStory(
         record=record,
         stored=stored,
-        standing=story.STANDING.get(record.state, ""),
+        standing=sentences.STANDING.get(record.state, ""),
         why=words.say(detail.story, 2000),
         steps=steps,
         left_out=left_out,
         decisions=[step for step in steps if step.kind in _DECISIONS],
         raised=[
             (title, [(words.say(name), words.say(text, 1000)) for name, text in rows])
-            for title, rows in story.failure_rows(failure)
+            for title, rows in sentences.failure_rows(failure)
             if rows
         ],
         above=[words.say(line, 1000) for line in above],
@@ -149,7 +149,7 @@ def _step(entry: Mapping[str, str]) -> Step:
     }
     shown = {name: words.say(value) for name, value in known.items() if value}
     shown |= _evidence(entry.get("evidence", ""))
-    return Step(words.at(entry), words.say(kind, 40), words.say(story.sentence(entry), 1000), shown)
+    return Step(words.at(entry), words.say(kind, 40), words.say(sentences.sentence(entry), 1000), shown)
 
 
 def _evidence(text: str) -> dict[str, str]:

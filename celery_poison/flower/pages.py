@@ -14,12 +14,13 @@ from tornado.web import HTTPError, authenticated
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError, ProposalRefused
 from celery_poison.flower import acts, changing, deaths, incidents, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
+from celery_poison.flower.async_ledger import ANSWER_TIMEOUT, SEARCH_TIMEOUT, AsyncLedger
 from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing
-from celery_poison.flower.ledger import PATIENCE, SEARCHING, AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
-from celery_poison.quarantine.finding import COUNTED, LOOKED, Found
+from celery_poison.quarantine.finder import PAGE_COUNTS_TO, PAGE_LOOKS_AT, Found
+from celery_poison.quarantine.lookup import AmbiguousId
 from celery_poison.quarantine.read_model import LISTED, NEWEST
-from celery_poison.quarantine.search import AmbiguousId, Filter
+from celery_poison.quarantine.search import Filter
 from celery_poison.states import State
 
 #: Rows of a list, and of a preview; the rest is counted.
@@ -30,7 +31,7 @@ QUICK = 1.5
 DECIDED = {
     "apply": "The proposal is in force: workers obey within a heartbeat.",
     "dismiss": "The proposal was dismissed. Nothing of it is proposed again for 30 days.",
-    "refused": "That proposal does not wait any more: somebody decided about it, it is over, or a newer one"
+    "refused": "That proposal does not wait any more: a person decided about it, it is over, or a newer one"
     " took its place. Nothing was done.",
 }
 
@@ -43,7 +44,7 @@ class Page(Guarded, BaseHandler):
             self.admit()
 
     def write_error(self, status_code: int, **more: Any) -> None:
-        """Say on a page of ours what is wrong; whoever has not logged in gets Flower's own answer."""
+        """Say on a page of ours what is wrong; a visitor who has not logged in gets Flower's own answer."""
         sentence = sentence_of((more.get("exc_info") or (None, None))[1])
         if getattr(self, "_current_user", None) and sentence:
             self.show("poison-message.html", story=None, error=sentence, offered=[], bodies_shown=False)
@@ -102,7 +103,7 @@ async def find(ledger: AsyncLedger, listing: Listing, rows: int, most: int | Non
         page = partial(ledger.quarantine.finder.page, where or Filter(), State(listing.state))
         asked = partial(page, rows=rows, offset=listing.offset, oldest_first=listing.oldest_first)
         asked = partial(asked, begin=listing.begin, most=most)
-        return await ledger.ask(asked, SEARCHING if where else PATIENCE)
+        return await ledger.ask(asked, SEARCH_TIMEOUT if where else ANSWER_TIMEOUT)
     what: Any = {"candidates": True} if listing.state == "candidates" else {"state": listing.state}
     found = await ledger.ask(
         lambda: ledger.quarantine.list(**what, where=where, limit=rows + 1, offset=listing.offset)
@@ -117,7 +118,7 @@ class ListPage(Page):
         await self.ledger.look()
         found, error = Found(), ""
         try:
-            found = await find(self.ledger, listing, ROWS, LOOKED)
+            found = await find(self.ledger, listing, ROWS, PAGE_LOOKS_AT)
         except PoisonError as trouble:
             error = self.failed(trouble)
         seen = self.ledger.snapshot.overview
@@ -238,8 +239,8 @@ class PreviewPage(ActingPage):
         found, seen, error = Found(), self.ledger.snapshot.overview, ""
         try:
             choice.check()
-            look = partial(choice.find, self.ledger.quarantine, SAMPLE, COUNTED)
-            found = await self.ledger.ask(look, SEARCHING)
+            look = partial(choice.find, self.ledger.quarantine, SAMPLE, PAGE_COUNTS_TO)
+            found = await self.ledger.ask(look, SEARCH_TIMEOUT)
             error = "" if found.rows or found.more else "None of these messages is there any more"
         except PoisonError as trouble:
             error = self.failed(trouble)
@@ -293,7 +294,7 @@ class BlockPage(ActingPage):
         try:
             if id := self.asked("id"):
                 fingerprint_of = partial(self.ledger.quarantine.fingerprint_of, id)
-                typed["fingerprint"], typed["task"] = await self.ledger.ask(fingerprint_of, PATIENCE)
+                typed["fingerprint"], typed["task"] = await self.ledger.ask(fingerprint_of, ANSWER_TIMEOUT)
         except PoisonError as trouble:
             error = self.failed(trouble)
         await self.fill(typed, error)

@@ -20,8 +20,8 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
 
 #: Seconds that a start may wait for its promise.
-PATIENCE = 5.0
-_PATIENCE_MS = str(int(PATIENCE * 1000))
+PROMISE_TIMEOUT = 5.0
+_PROMISE_TIMEOUT_MS = str(int(PROMISE_TIMEOUT * 1000))
 #: Seconds by which Redis may be late with the answer that its own patience has ended.
 GRACE = 1.0
 
@@ -48,12 +48,12 @@ class Means(NamedTuple):
 
 
 ALWAYS = Means("on disk before it is answered (appendfsync always)")
-WAITAOF = Means("on disk, waited for (WAITAOF)", ("WAITAOF", "1", "0", _PATIENCE_MS))
+WAITAOF = Means("on disk, waited for (WAITAOF)", ("WAITAOF", "1", "0", _PROMISE_TIMEOUT_MS))
 EVERYSEC = WAITAOF._replace(
     said="on disk, waited for (WAITAOF), with appendfsync everysec",
     slow="every start waits up to a second for Redis to sync: set appendfsync always",
 )
-REPLICA = Means("on a replica, waited for (WAIT)", ("WAIT", "1", _PATIENCE_MS))
+REPLICA = Means("on a replica, waited for (WAIT)", ("WAIT", "1", _PROMISE_TIMEOUT_MS))
 
 Info = Mapping[str, Any]
 
@@ -157,7 +157,7 @@ class WaitingWriter:
     has closed the connection. A write that failed may have been carried out all the same.
     """
 
-    def __init__(self, client: redis.Redis, patience: float = PATIENCE + GRACE) -> None:
+    def __init__(self, client: redis.Redis, patience: float = PROMISE_TIMEOUT + GRACE) -> None:
         self._pool: Any = client.connection_pool
         self._patience = patience
         self._lock = threading.Lock()

@@ -59,7 +59,7 @@ class DeclaredDead:
 
     Attributes:
         closed_gate: this death closed the fleet gate.
-        deaths: nodes that died within the gate's window; 0 where nobody counts.
+        deaths: nodes that died within the gate's window; 0 where they are not counted.
         fleet: of how many.
     """
 
@@ -137,7 +137,7 @@ class FleetTransitions(Caller):
             gate: what closes the fleet gate; None: nothing.
             earlier: workers with whose deaths it has a message in common: they count once.
             evidence: what is known about its death, as JSON.
-            seen_ms: when it was last seen to be connected, by Redis' clock; 0: nobody looked.
+            seen_ms: when it was last seen to be connected, by Redis' clock; 0: it was not looked for.
         """
         share, workers, window = (gate.share, gate.workers, gate.window_ms) if gate else (None, 0, 0)
         words: dict[str, Any] = {"gate_share": share, "gate_workers": workers, "window_ms": window}
@@ -181,9 +181,9 @@ class FleetTransitions(Caller):
 #
 # What became of a task while no worker was at hand to say so; the next one that is heard tells Flower. Only
 # a live worker may send an event: in any other name it would make one appear in Flower that does not exist.
-# Nobody decides by it, and what is not true any more when somebody takes it is dropped.
+# Nothing is decided by it, and what is not true any more when it is taken is dropped.
 
-#: Tasks that are remembered, and for how many seconds, where nobody listens.
+#: Tasks that are remembered, and for how many seconds, where no worker takes them.
 MAX_NOTICES = 10_000
 LIFETIME = 86_400
 
@@ -217,7 +217,7 @@ def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
 
 
 def take_notices(ledger: Caller) -> list[Notice]:
-    """Take all notices that are still true; nobody else gets them."""
+    """Take all notices that are still true; no other worker gets them."""
     flat = ledger.call("take_notices")[1]
     if not flat:
         return []
@@ -237,6 +237,6 @@ def take_notices(ledger: Caller) -> list[Notice]:
 
 def _is_true(notice: Notice, flagged: float | None, state: bytes | None) -> bool:
     if notice.fact in (Fact.CANDIDATE, Fact.RELEASED):
-        # Once it has run, its worker told how it ended; RETRY would stand over that for ever.
+        # Once it has run, its worker has reported how it ended; RETRY would stand over that for ever.
         return flagged is not None
     return state is None or state.decode() == State.FAIL

@@ -2,7 +2,7 @@
 
 One Redis stream, one entry per transition, every entry with the same flat fields in the same order,
 the empty string where a field does not apply. Never arguments, never bodies. docs/journal.md is the
-contract; a test holds it against this module and against ``lua/_journal.lua``. Whoever reads gets
+contract; a test holds it against this module and against ``lua/_journal.lua``. A reader gets
 ``LedgerUnavailable`` when Redis is away.
 """
 
@@ -29,7 +29,7 @@ FIELDS = (
 
 _PAGE = 1000
 #: Entries that are read at most, beginning at ``since``, without it at the newest.
-MOST = 50_000
+ENTRIES_READ = 50_000
 #: An entry may be so many milliseconds later than what its script took for the time: Redis had to wait.
 _LATER_MS = 1000
 #: An older version's entries lack the fields that have been added since.
@@ -63,7 +63,7 @@ def history(
         )
         found += [entry(key, row) for key, row in about]
         read += len(rows)
-        if read >= MOST:
+        if read >= ENTRIES_READ:
             break
     return sorted(found, key=lambda found_entry: position(found_entry["at"]))
 

@@ -18,9 +18,9 @@ from celery_poison.model import Incident
 logger = logging.getLogger("celery_poison")
 
 #: Seconds between two looks, each of them two small reads.
-PAUSE = 1.0
+LOOK_EVERY = 1.0
 #: Seconds for which :meth:`Listener.stop` waits for a look that is under way.
-PATIENCE = 5.0
+STOP_TIMEOUT = 5.0
 #: Milliseconds by which Redis' clock may be set back without an incident being missed.
 MARGIN_MS = 60_000
 
@@ -39,7 +39,7 @@ class Listener:
         #: Up to where the list of incidents was read, in ms of Redis' clock; None: not yet.
         self._until: int | None = None
         self._seen: frozenset[str] = frozenset()
-        #: Those whose end was not told yet.
+        #: Those whose end is not reported yet.
         self._open: set[str] = set()
         self._fence: int | None = None
 
@@ -51,7 +51,7 @@ class Listener:
         """Listen no more; wait for the thread, unless a receiver calls this in it."""
         self._over.set()
         if self._thread is not threading.current_thread():
-            self._thread.join(PATIENCE)
+            self._thread.join(STOP_TIMEOUT)
 
     def __enter__(self) -> Self:
         return self
@@ -69,7 +69,7 @@ class Listener:
                 if is_well:
                     logger.warning("celery_poison: deaths and failovers are not signalled for now: %s", error)
                 is_well = False
-            self._over.wait(PAUSE)
+            self._over.wait(LOOK_EVERY)
 
     def _look(self) -> None:
         """Tell what is new since the last look; of what was before the first one, nothing."""

@@ -55,7 +55,7 @@ class MessageTransitions(Caller):
     """What workers do with messages, and monitors for workers that died.
 
     ``fence`` is the number of the monitor that tells of an end, None where the start's own worker does;
-    ``known`` is what else is known about the start. Whoever is too late hears it: ``StaleDelivery``, the
+    ``known`` is what else is known about the start. A call that is too late raises: ``StaleDelivery``, the
     message has a newer start or this one is not on record; ``Fenced``, another monitor took over.
     """
 
@@ -69,7 +69,7 @@ class MessageTransitions(Caller):
         return [_state_of(reply) for reply in self.call_each("look", calls, activation_ms=activation_ms)]
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
-        """Replace the start that was seen by ``start``; False when somebody else was faster."""
+        """Replace the start that was seen by ``start``; False when another claim was faster."""
         return self.claim_many([(mid, seen, start)])[0]
 
     def claim_many(self, claims: Iterable[tuple[str, bytes, Start | None]]) -> list[bool]:
@@ -113,13 +113,13 @@ class MessageTransitions(Caller):
         died_at: float | None = None,
         known: Known = NOTHING_KNOWN,
     ) -> bool:
-        """Take back a start that ended through nobody's fault; adds no strike.
+        """Take back a start that ended through no fault of its message; adds no strike.
 
         Returns whether it had ended well before.
 
         Args:
             doubt: what the end of its worker weighs, if it was on trial (``doubts.Blow.share``),
-            spoilt: and nobody from outside has a share in that.
+            spoilt: and nothing outside has a share in that.
             failure: count it as a failure, so that it cannot go on for ever.
         """
         end = {"mid": mid, "start": start, "cause": cause, "fence": fence, "known": packed(known)}
@@ -194,7 +194,7 @@ class MessageTransitions(Caller):
         Returns whether it was flagged, or had been released.
 
         Args:
-            copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
+            copy: whether the broker heard of it is not known, and a copy may come: its start stays.
             why: it never ran, and is acknowledged.
         """
         return self.acquit_many([(mid, start, final)], copy=copy, why=why)[0]

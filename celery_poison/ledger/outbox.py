@@ -311,6 +311,6 @@ class OutboxTransitions(Caller):
             return bool(self.client.exists(self.keys.outbox_lanes))
 
     def outbox_wait(self, seconds: float) -> bool:
-        """Return whether a message is stored, within ``seconds``, that nobody looks at yet."""
+        """Return whether a message is stored, within ``seconds``, that no relay looks at yet."""
         with clear_errors("waiting for the outbox"):
             return bool(self.client.blpop([self.keys.outbox_wake], timeout=seconds))

@@ -43,7 +43,7 @@ class PolicyTransitions(Caller):
 
         Args:
             task: whose messages can match; empty: those of any task.
-            lasts_ms: 0 for until somebody unblocks it.
+            lasts_ms: 0 for until a person unblocks it.
             said: the journal's note.
         """
         words: dict[str, Any] = {"kind": kind, "name": name, "task": task, "lasts_ms": lasts_ms}
@@ -66,7 +66,7 @@ class PolicyTransitions(Caller):
 
 
 def version(ledger: Caller, key: str) -> int:
-    """Return the version of what a hash keeps, 0 if nobody ever changed any; one cheap look.
+    """Return the version of what a hash keeps, 0 if none was ever changed; one cheap look.
 
     Args:
         key: ``keys.policy``, ``keys.blocks`` or ``keys.paused``.

@@ -100,7 +100,7 @@ class QuarantineTransitions(Caller):
         return self.call("would_quarantine", **words, known=packed(known))[0] is Code.OK
 
     def note_repair(self, ends: bool = False) -> None:
-        """Note that somebody begins to put groups right, or has done it: who dies meanwhile has not."""
+        """Note that groups are being put right, or (``ends``) that they have been."""
         with clear_errors("noting a repair"):
             key = self.keys.groups_repair
             self.client.delete(key) if ends else self.client.set(key, "1")
@@ -147,7 +147,7 @@ class QuarantineTransitions(Caller):
         return [reply if isinstance(reply, PoisonError) else int(reply[1]) for reply in replies]
 
     def undecide(self, mid: str, number: int) -> None:
-        """Give a reserved message back after a failed attempt, unless somebody took it over."""
+        """Give a reserved message back after a failed attempt, unless it was taken over."""
         self.undecide_each([(mid, number)])
 
     def undecide_each(self, decisions: Iterable[tuple[str, int]]) -> None:
@@ -180,10 +180,10 @@ class QuarantineTransitions(Caller):
 
         Args:
             number: of the decision.
-            canvas: who waits beside its caller, as JSON; empty where nobody knows, or it is on record.
+            canvas: who waits beside its caller, as JSON; empty where that is not known, or on record.
 
         Raises:
-            MessageNotFound, IllegalTransition, StaleDelivery: somebody was faster.
+            MessageNotFound, IllegalTransition, StaleDelivery: another act was faster.
         """
         self.call("sent", mid=mid, number=number, actor=actor, canvas=canvas)
 
@@ -212,7 +212,7 @@ class QuarantineTransitions(Caller):
         """Complete a ``failed`` or ``discarded`` decision (FAIL).
 
         Raises:
-            StaleDelivery: somebody else took the decision over.
+            StaleDelivery: another person took the decision over.
         """
         self.call("give_up", mid=mid, event=event, actor=actor, note=note, number=number)
 
@@ -281,7 +281,7 @@ class QuarantineTransitions(Caller):
 
         Raises:
             MessageNotFound, IllegalTransition: the original is not in quarantine.
-            StaleDelivery: somebody else took the decision over.
+            StaleDelivery: another person took the decision over.
         """
         words: dict[str, Any] = {"mid": mid, "copy_mid": copy_mid, "actor": actor, "note": note}
         self.call("edit", {"copy": self.keys.message(copy_mid)}, rest=fields, **words, number=number)
@@ -319,7 +319,7 @@ class QuarantineTransitions(Caller):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish(Record):
-    """What somebody asked for that needs two persons.
+    """What a person asked for that needs two persons.
 
     Attributes:
         act: what is typed for it, after ``celery poison``.

@@ -171,7 +171,7 @@ class Counted(NamedTuple):
     Attributes:
         quarantined: messages in quarantine at that moment.
         total: groups that there are; ``groups`` may be some of them.
-        in_repair: whether somebody has begun to put them right, and not ended.
+        in_repair: whether they are being put right, or that was broken off.
     """
 
     quarantined: int

@@ -1,6 +1,6 @@
 """Suspects that a person wants in quarantine, to decide about them there (SAP-7).
 
-Whoever has one in hand sees that within a heartbeat interval, and hands it over.
+The worker that has one in hand sees that within a heartbeat interval, and hands it over.
 """
 
 from __future__ import annotations

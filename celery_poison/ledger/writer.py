@@ -5,8 +5,8 @@ a reset, and Redis drops what it had not read yet. With CLIENT REPLY OFF there i
 what was handed to the kernel survives the sender. What Redis refuses is lost in silence here; the
 worker's main process notices it when it settles the start, and counts it as unguarded.
 
-The same connection is a sign of life: it is subscribed to a channel of its worker, on which nobody ever
-publishes. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2).
+The same connection is a sign of life: it is subscribed to a channel of its worker, on which nothing is ever
+published. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from celery_poison.ledger.connection import REDIS_ERRORS
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
 SEND_TIMEOUT = 0.5
-#: Seconds for each answer while connecting; whoever writes waits for it.
+#: Seconds for each answer while connecting; the write waits for it.
 HANDSHAKE = 1.0
 #: Seconds before the next attempt to connect after a failure.
 RETRY_PAUSE = 0.2
@@ -122,7 +122,7 @@ class Writer:
         try:
             master = self._pool.get_master_address()
         except REDIS_ERRORS:
-            return None  # nobody knows at this moment
+            return None  # not known at this moment
         connection = self._connection if self._pid == os.getpid() else None
         if connection is None or (connection.host, connection.port) == master:
             return None
@@ -187,7 +187,7 @@ class Writer:
         connection._sock.settimeout(SEND_TIMEOUT)
         connection._sock.sendall(self._on_connect())
         self._connection = connection
-        # Greenlets would wait for a turn of their loop, and for no time at all nobody needs to.
+        # Greenlets would wait for a turn of their loop, which no time at all is not worth.
         self._is_readable = _polling(connection._sock, unpatched("select", "poll"))
         self.connects += 1
 

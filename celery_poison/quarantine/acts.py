@@ -12,11 +12,11 @@ from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.quarantine import WHY_FORCE
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.decisions import Case, Decisions, Listener, Outcomes, Request
+from celery_poison.quarantine.detail import Detail
 from celery_poison.quarantine.failing import store_failure, tell_worker
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.store import Store
-from celery_poison.quarantine.stored import stored_message
-from celery_poison.quarantine.story import Detail
+from celery_poison.quarantine.stored_message import stored_message
 from celery_poison.states import Event, State
 
 
@@ -111,7 +111,7 @@ class Acts:
 
     def _fail(self, force: bool, publisher: Publisher, case: Case) -> None:
         record = case.record
-        if record.cause != causes.FAILURE:  # whoever waits for that was told when it failed
+        if record.cause != causes.FAILURE:  # its caller heard of that when it failed
             kept = self._store.row(record.mid)
             self._store.is_registered(record.task)  # its own backend stores the result, if it has one
             store_failure(self._store.app, record, kept, note=case.note, force=force)

@@ -26,7 +26,7 @@ from celery_poison.model import StoredMessage
 from celery_poison.quarantine.body import BodyBroken, json_of
 
 #: Bytes of a body that is read for this; characters of the line, and of one value in it.
-_READABLE, _LENGTH, _VALUE = 64 * 1024, 200, 80
+_BYTES_READ, _LONGEST_LINE, _LONGEST_VALUE = 64 * 1024, 200, 80
 HIDDEN = "(hidden)"
 #: Characters of what Celery's producers send along of either kind of arguments.
 _SENT = 1024
@@ -38,18 +38,18 @@ Redact = Sequence[str] | bool
 def arguments(app: Celery, redact: Redact, task: str, stored: StoredMessage) -> str:
     """Return e.g. ``42, "a.png", key="(hidden)"``; the empty string where the body is not small JSON."""
     try:
-        body = json_of(stored, _READABLE)
+        body = json_of(stored, _BYTES_READ)
         shown = redacted(app, redact, task, body)
         line = _said_instead(stored.headers, body)
         if line and shown != body:
-            line = HIDDEN  # nobody knows whether the producer hides the same
+            line = HIDDEN  # whether the producer hides the same is not known
         # Half a surrogate pair is good JSON, and nothing that Redis takes.
         if not line:
             args, kwargs, _ = _call(shown)
             told = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in kwargs.items())]
             line = ", ".join(told) or "no arguments"
-        return _cut(line, _LENGTH).encode("utf-8", "replace").decode()
-    except Exception:  # nothing that somebody sends may end in a failure that is ours
+        return _cut(line, _LONGEST_LINE).encode("utf-8", "replace").decode()
+    except Exception:  # nothing that a publisher sends may end in a failure that is ours
         return ""
 
 
@@ -90,7 +90,7 @@ def redacted(app: Celery, redact: Redact, task: str, body: Any) -> Any:
         args, kwargs, rest = _call(body)
     except BodyBroken:
         return _hide(body, patterns, "?")
-    is_known = task in app.tasks  # else nobody knows what its positional arguments are
+    is_known = task in app.tasks  # else the names of its positional arguments are not known
     positional = zip(args, _parameters(app, task), strict=False)
     shown = (
         [_hide(value, patterns, name) if is_known else HIDDEN for value, name in positional],
@@ -131,7 +131,7 @@ def _hide(value: Any, patterns: Sequence[str], name: str = "") -> Any:
 
 
 def _brief(value: Any) -> str:
-    return _cut(json.dumps(value, ensure_ascii=False), _VALUE)
+    return _cut(json.dumps(value, ensure_ascii=False), _LONGEST_VALUE)
 
 
 def _cut(text: str, length: int) -> str:
@@ -151,7 +151,7 @@ def original_of(message: Any) -> tuple[bytes, dict[str, Any]]:
     received = getattr(message, "received", None)
     headers = dict(message.headers)
     if received is None:
-        # This transport unpacked the body before anybody could keep the original.
+        # This transport unpacked the body before the original could be kept.
         received = message.body
         headers.pop("compression", None)
     return to_bytes(received) if isinstance(received, str) else bytes(received or b""), headers

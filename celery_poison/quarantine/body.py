@@ -39,7 +39,7 @@ def unpacked(stored: StoredMessage, limit: int = MAX_UNPACKED) -> bytes:
     """Return the body as its producer serialized it, at most ``limit`` bytes of it.
 
     Raises:
-        BodyRefused: it unpacks to more than ``limit``, or nobody here can unpack it within bounds.
+        BodyRefused: it unpacks to more than ``limit``, or it cannot be unpacked here within bounds.
         BodyBroken: it cannot be unpacked at all.
     """
     method = stored.headers.get("compression")
@@ -109,7 +109,7 @@ def decoded(stored: StoredMessage) -> Any:
     if len(stored.body) > READABLE:
         return None
     try:
-        # Infinity and NaN are no JSON: our own output must be read by everybody.
+        # Infinity and NaN are no JSON: our own output must be read by every reader.
         return json_of(stored, READABLE, parse_constant=str)
     except (BodyBroken, BodyRefused):
         return None

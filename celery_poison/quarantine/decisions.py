@@ -16,9 +16,9 @@ from celery_poison.errors import (
 )
 from celery_poison.ledger.fleet import Fact, Notice, leave_notices
 from celery_poison.model import MessageRecord, Record
+from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import refuse_unless_kept
 from celery_poison.quarantine.rules import with_note
-from celery_poison.quarantine.search import Lookup
 from celery_poison.quarantine.store import Store
 from celery_poison.quarantine.suspects import VERBS, Suspects
 
@@ -150,7 +150,7 @@ class Decisions:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self.suspects = Suspects(store.app, store.ledger, store.queries)
 
     def each(
@@ -168,8 +168,8 @@ class Decisions:
             SecondPersonNeeded: as :meth:`agreed`.
         """
         ids = several(ids)
-        self._store.check_owner()
-        lookup = Lookup(self._store.queries)
+        self.store.check_owner()
+        lookup = Lookup(self.store.queries)
         asked: dict[str, MessageRecord] = {}
         if request.verb in ("purge", "schedule"):
             ids = self.agreed(ids, request)
@@ -191,7 +191,7 @@ class Decisions:
             SecondPersonNeeded: only one has, which is on record now.
         """
         ids = ids if isinstance(ids, list) else [*several(ids)]
-        least = self._store.settings.second_person
+        least = self.store.settings.second_person
         if least is None or (messages := len(set(ids))) < least:
             return ids
         words, to = ids.words if isinstance(ids, Chosen) else "", request.to
@@ -201,7 +201,7 @@ class Decisions:
         said = with_note(f"{typed} ({count_of(messages, 'message')})", request.note)
         whose = {"person": person, "actor": request.actor, "act": typed}
         wish = {**whose, "messages": messages, "note": request.note}
-        agreed, first, now = self._store.ledger.ask(act, wish, said=said, keep=ASKED_FOR)
+        agreed, first, now = self.store.ledger.ask(act, wish, said=said, keep=ASKED_FOR)
         if agreed:
             return ids
         raise SecondPersonNeeded(
@@ -214,7 +214,7 @@ class Decisions:
         """Let a live worker send the events for it; the decision stands whether that works or not."""
         notices = (Notice(each.id, Fact(verb), each.story, each.mid) for each in records)
         try:
-            leave_notices(self._store.ledger, notices)
+            leave_notices(self.store.ledger, notices)
         except LedgerUnavailable as error:
             logger.debug("celery_poison: the event of %s will not be sent: %s", verb, error)
 
@@ -242,9 +242,9 @@ class Decisions:
         """Act on a message in quarantine while no other act can."""
         record = self.suspects.take(record, request.verb, request.why_taken_out)
         refuse_unless_kept(record, request.verb)
-        number = self._store.ledger.decide(record.mid, request.verb, request.actor, request.note)
+        number = self.store.ledger.decide(record.mid, request.verb, request.actor, request.note)
         try:
             act(Case(record, number, request.actor, request.note))
         except BaseException:
-            self._store.ledger.undecide(record.mid, number)  # open to every act again
+            self.store.ledger.undecide(record.mid, number)  # open to every act again
             raise

@@ -12,8 +12,7 @@ from celery_poison.errors import IllegalTransition
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.decisions import Case, Decisions, Outcome, Outcomes, Request
-from celery_poison.quarantine.editing import (
+from celery_poison.quarantine.changed_copy import (
     Call,
     Change,
     call_of,
@@ -23,10 +22,11 @@ from celery_poison.quarantine.editing import (
     fingerprint_of_copy,
     is_same,
 )
+from celery_poison.quarantine.decisions import Case, Decisions, Outcome, Outcomes, Request
+from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import default_actor
-from celery_poison.quarantine.search import Lookup
 from celery_poison.quarantine.store import Store
-from celery_poison.quarantine.stored import fields_of, sent_to, stored_message
+from celery_poison.quarantine.stored_message import fields_of, sent_to, stored_message
 from celery_poison.states import State
 
 

@@ -13,7 +13,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.acts import Acts
 from celery_poison.quarantine.decisions import Decisions
 from celery_poison.quarantine.edits import Edits
-from celery_poison.quarantine.finding import Finder
+from celery_poison.quarantine.finder import Finder
 from celery_poison.quarantine.lines import Lines
 from celery_poison.quarantine.reading import Reading
 from celery_poison.quarantine.releasing import Releases

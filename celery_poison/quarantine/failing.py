@@ -1,4 +1,4 @@
-"""Failing for good: whoever waits hears of it through the result backend, the task's own code in a worker."""
+"""Failing for good: a waiting caller hears of it from the result backend, the task's own code in a worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from celery_poison.errors import GivenUp, IllegalTransition, PoisonError
 from celery_poison.headers import MID
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of
-from celery_poison.quarantine.stored import canvas_of, stored_message
+from celery_poison.quarantine.stored_message import canvas_of, stored_message
 
 logger = get_logger("celery_poison")
 
@@ -53,7 +53,7 @@ def store_failure(
 
     Args:
         kept: the message as the ledger keeps it.
-        force: where nobody knows the canvas, tell the task's own caller only.
+        force: where the canvas is not known, report to the task's own caller only.
 
     Raises:
         IllegalTransition: the task's result is SUCCESS already, or its canvas cannot be known here.
@@ -77,7 +77,7 @@ def store_failure(
 
 
 def _refuse_success(backend: Any, id: str) -> None:
-    # Of rpc:// results lie in the caller's own queue: nobody else can ask for them.
+    # Of rpc:// results lie in the caller's own queue: no other process can ask for them.
     is_readable = not isinstance(backend, DisabledBackend) and not backend.as_uri().startswith("rpc://")
     if is_readable and backend._get_task_meta_for(id)["status"] == states.SUCCESS:
         raise IllegalTransition(
@@ -92,7 +92,7 @@ def _canvas(stored: StoredMessage, kept: bytes | None, force: bool) -> dict[str,
     try:
         return canvas_in(stored)
     except (BodyBroken, ValueError, TypeError, AttributeError):
-        return {}  # no worker could read it either: its result is all that can be told
+        return {}  # no worker could read it either: its result is all that can be stored
     except BodyRefused as refusal:
         if force:
             return {}

@@ -13,12 +13,12 @@ from typing import Any
 
 from celery_poison import causes
 from celery_poison.errors import IllegalTransition, PoisonError
+from celery_poison.quarantine.changed_copy import fingerprint_of_copy
 from celery_poison.quarantine.decisions import Listener, Outcome, Outcomes, heard, several
-from celery_poison.quarantine.editing import fingerprint_of_copy
+from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import default_actor
-from celery_poison.quarantine.search import Lookup
 from celery_poison.quarantine.store import Store, whole
-from celery_poison.quarantine.stored import stored_message, word
+from celery_poison.quarantine.stored_message import stored_message, word
 from celery_poison.states import State
 
 #: Of the lines; raised when what is written can no longer be read by who reads this.

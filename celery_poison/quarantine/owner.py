@@ -18,8 +18,8 @@ from kombu.utils.url import parse_url
 from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.connection import refuse_unless_owned, sign_broker
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.signature import refuse_unless_owned, sign_broker
 from celery_poison.model import MessageRecord
 from celery_poison.rules.destinations import where_sent
 from celery_poison.states import State
@@ -138,7 +138,7 @@ def refuse_unless_kept(record: MessageRecord, verb: str) -> None:
 
 
 def default_actor() -> str:
-    """Return ``login@host`` of this process: who acts where nobody says so."""
+    """Return ``login@host`` of this process: the actor where none is named."""
     try:
         login = getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container's user need not have a name

@@ -1,4 +1,4 @@
-"""Files that hold what was sent, secrets included: their owner's alone, and never somebody else's."""
+"""Files that hold what was sent, secrets included: for their owner's eyes alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import stat
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file of this user's, made if it is not there; nobody else can read it from now on.
+    """Open a file of this user's, made if it is not there; no other user can read it from now on.
 
     Args:
         flags: of :func:`os.open`; with ``O_TRUNC`` what is in it goes, once it is known to be this user's.

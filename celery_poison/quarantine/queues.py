@@ -3,8 +3,8 @@
 After a lost broker connection a worker may go on beating and answering pings, and never receive again
 (https://github.com/celery/celery/issues/8030, https://github.com/celery/celery/issues/9054). Its heartbeat
 tells when it last polled or received. RabbitMQ pushes: a worker for which nothing comes hears nothing either.
-So whoever was quiet for long is looked at again, one heartbeat later, and is deaf only if messages waited
-for it all the while.
+So a worker that was quiet for long is looked at again, one heartbeat later, and is deaf only if messages
+waited for it all the while.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from celery_poison.rules.limits import Limit, are_set, limit_of
 from celery_poison.settings import Settings
 
 #: Seconds. Celery tries to connect anew every half a minute at the latest: that alone is no deafness.
-QUIET = 60.0
+QUIET_FOR = 60.0
 #: Seconds in which a message that waits has reached a worker that consumes, and its heartbeat knows of it.
 GRACE = 1.0
 
@@ -66,7 +66,7 @@ def is_quiet(worker: WorkerRecord) -> bool:
     # One of an older version, or one that only observes, does not say.
     if worker.heard_at is None or worker.last_beat is None:
         return False
-    return worker.last_beat - worker.heard_at > QUIET
+    return worker.last_beat - worker.heard_at > QUIET_FOR
 
 
 def missed(worker: WorkerRecord, waited_at: float, before: Waiting, now: Waiting) -> dict[str, int]:
@@ -150,10 +150,10 @@ def waiting_in(app: Celery, queues: Collection[str]) -> dict[str, int]:
 
 # --- backlogs (MSG-3, MSG-7) ----------------------------------------------------------------------
 
-#: Queues that are told apart at most.
-MOST = 200
-#: Parked messages, and candidates, that are told apart by their queues at most.
-COUNTED = 2000
+#: Queues whose messages are counted, at most.
+QUEUES_ASKED = 200
+#: Parked messages, and candidates, that are counted by their queues, at most.
+COUNTED_BY_QUEUE = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ class Backlog:
 
     Attributes:
         waiting: messages that the broker has not delivered, of the quarantine those in it; None: not known.
-        parked: messages of it that wait in the ledger, as far as it is one of the first ``COUNTED``.
-        candidates: flagged messages of it, be they waiting, parked or running; of the first ``COUNTED``.
+        parked: messages of it that wait in the ledger, as far as it is one of the first so many.
+        candidates: flagged messages of it, be they waiting, parked or running; of the first so many.
         limit: messages that may wait; None: any number.
     """
 
@@ -191,7 +191,7 @@ def read_backlogs(
     The second list says why that cannot be known, if it cannot.
 
     Args:
-        limited_only: nobody wants to know, unless a queue has a limit.
+        limited_only: return nothing unless a queue has a limit.
 
     Raises:
         LedgerUnavailable: Redis is away.
@@ -199,11 +199,11 @@ def read_backlogs(
     settings = plugin_of(app).settings
     if limited_only and not are_set(settings):
         return [], []
-    parked = Counter(parking.start.queue for _, parking in islice(queries.parked_now(), COUNTED))
-    candidates = Counter(record.queue for record in islice(queries.candidates(), COUNTED))
+    parked = Counter(parking.start.queue for _, parking in islice(queries.parked_now(), COUNTED_BY_QUEUE))
+    candidates = Counter(record.queue for record in islice(queries.candidates(), COUNTED_BY_QUEUE))
     known = {queue for each in workers if each.alive for queue in each.all_queues}
     names = known | {*parked} | {*candidates} | {*(settings.queues or {})}
-    queues = sorted(names - {"", settings.quarantine_queue})[:MOST]
+    queues = sorted(names - {"", settings.quarantine_queue})[:QUEUES_ASKED]
     try:
         waiting, unread = waiting_in(app, queues), []
     except Unread as error:

@@ -14,16 +14,17 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.rows import Alike
 from celery_poison.model import Ended, MessageRecord, Phase
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.finding import Finder
-from celery_poison.quarantine.overview import Overview, overview
+from celery_poison.quarantine.finder import Finder
+from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.search import Group
+from celery_poison.quarantine.survey import overview
 from celery_poison.states import State
 
 #: Messages of the first page, which is there even while Redis is away.
 NEWEST = 50
 #: Groups that are shown.
 LISTED = 20
-#: Sets of task, cause and queue that are told apart at most, and characters of such a name.
+#: Sets of task, cause and queue that have numbers of their own at most, and characters of such a name.
 MAX_SERIES, MAX_NAME = 200, 120
 
 #: (task, cause, queue)
@@ -115,7 +116,7 @@ def series(groups: Iterable[Alike]) -> dict[Labels, int]:
         whole[each.task[:MAX_NAME], each.cause[:MAX_NAME], each.queue[:MAX_NAME]] += each.messages
     if len(whole) <= MAX_SERIES:
         return dict(whole)
-    # Of equally frequent ones always the same are told apart.
+    # Of equally frequent ones always the same have numbers of their own.
     by_number = sorted(whole.items(), key=lambda row: (-row[1], row[0]))
     rest = sum(number for _, number in by_number[MAX_SERIES - 1 :])
     return {**dict(by_number[: MAX_SERIES - 1]), OTHERS: rest}

@@ -10,11 +10,12 @@ from celery_poison import causes
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine.finding import Finder
-from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, one_of
+from celery_poison.quarantine.detail import Detail, remembered
+from celery_poison.quarantine.finder import Finder
+from celery_poison.quarantine.lookup import TYPED, Lookup, one_of
+from celery_poison.quarantine.search import By, Filter, Group
 from celery_poison.quarantine.store import Store
-from celery_poison.quarantine.stored import stored_message
-from celery_poison.quarantine.story import Detail, remembered
+from celery_poison.quarantine.stored_message import stored_message
 from celery_poison.rules.failures import KeptFailure
 from celery_poison.states import State, kept_state
 

@@ -1,8 +1,8 @@
 """Releasing messages, a batch at a time: each step is one round trip for all of them (SAP-7, NEW-6).
 
-The steps and their order are those of every decision: reserve, publish, complete. Whoever dies between two of
-them leaves messages that are in quarantine, or there and in their queue: the worker that receives such a copy
-completes its release.
+The steps and their order are those of every decision: reserve, publish, complete. A process that dies
+between two of them leaves messages that are in quarantine, or there and in their queue: the worker that
+receives such a copy completes its release.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from celery_poison import signals
 from celery_poison.broker.publish import Parcel, Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.careful import BadCare, Care, Feed, Pace
+from celery_poison.quarantine.care import BadCare, Care, Feed, Pace
 from celery_poison.quarantine.decisions import (
     Case,
     Decisions,
@@ -26,10 +26,10 @@ from celery_poison.quarantine.decisions import (
     heard,
     reason_of,
 )
+from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
-from celery_poison.quarantine.search import Lookup
 from celery_poison.quarantine.store import Store, whole
-from celery_poison.quarantine.stored import as_released, parcel_of, refusal_of, sent_to
+from celery_poison.quarantine.stored_message import as_released, parcel_of, refusal_of, sent_to
 
 #: Bytes of bodies that are read at a time; one message may have more.
 MOST_BYTES = 4_000_000
@@ -102,15 +102,14 @@ class Releases:
         """
         if to and not force:
             self._store.refuse_unless_consumed(to)
-        care, who = care or Care(), actor or default_actor()
-        request = Request(verb="release", actor=who, note=note, force=force, to=to, keep_counts=keep_counts)
+        actor, care = actor or default_actor(), care or Care()
+        request = Request(verb="release", actor=actor, note=note, force=force, to=to, keep_counts=keep_counts)
         feed = Feed(self._store.ledger, deaths_only=not care.takes_time and on_progress is None)
         self._store.check_owner()
         ids = self._decisions.agreed(ids, request)
         with Publisher(self._store.app) as publisher:
             pace = Pace(care, feed, lambda mid: to or self._queue_of(mid), publisher.depth, on_progress)
-            batches = _Batches(self._store, self._decisions, request, publisher)
-            return heard(batches.outcomes(pace, ids), on_outcome)
+            return heard(_Batches(self._decisions, request, publisher).outcomes(pace, ids), on_outcome)
 
     def schedule(
         self,
@@ -168,12 +167,12 @@ class Releases:
 class _Batches:
     """One release under way: each batch is reserved, published and completed."""
 
-    def __init__(self, store: Store, decisions: Decisions, request: Request, publisher: Publisher) -> None:
-        self._store = store
+    def __init__(self, decisions: Decisions, request: Request, publisher: Publisher) -> None:
+        self._store = decisions.store
         self._decisions = decisions
         self._request = request
         self._publisher = publisher
-        self._lookup = Lookup(store.queries)
+        self._lookup = Lookup(self._store.queries)
 
     def outcomes(self, pace: Pace, ids: Sequence[str]) -> Iterator[Outcome]:
         for batch in pace.let_go(ids):
@@ -195,7 +194,7 @@ class _Batches:
             tried = self._publish(attempts)
             self._complete(attempts[:tried])
         finally:
-            # Open to everybody again; also after Ctrl-C or a lost Redis, as far as it hears of that.
+            # Open to every act again; also after Ctrl-C or a lost Redis, as far as it hears of that.
             left = [(each.record.mid, each.number) for each in attempts if each.number and not each.done]
             if left:
                 with suppress(LedgerUnavailable):

@@ -290,7 +290,7 @@ def shown(value: Any) -> str:
 
 
 def with_note(said: str, note: str) -> str:
-    """Return what the journal is told: what was done, and the person's note."""
+    """Return the note of the journal: what was done, and the person's note."""
     return f"{said}: {note}" if note else said
 
 

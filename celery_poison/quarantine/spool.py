@@ -30,12 +30,12 @@ logger = get_logger("celery_poison")
 
 #: How the names of files end: a message; being written; nothing that can be read.
 _MESSAGE, _PART, _BROKEN = ".json", ".part", ".broken"
-#: What a message is called; other files are somebody else's.
+#: What a message is called; other files are not ours.
 _NAME = "[0-9a-f]" * 32
 
 
 class Spooled(NamedTuple):
-    """One message that quarantine could not take: what ``Ledger.quarantine`` is told of it."""
+    """One message that quarantine could not take: the arguments of ``Ledger.quarantine``."""
 
     mid: str
     start: Start
@@ -117,7 +117,7 @@ class Spool:
             try:
                 new = ledger.quarantine(message.mid, message.start, **message.words)
             except IllegalTransition:
-                pass  # somebody gave it up: one more copy of it adds nothing
+                pass  # it was given up: one more copy of it adds nothing
             except StaleDelivery:
                 continue  # a copy of it runs: what becomes of that is known before what becomes of this
             except (TypeError, ValueError, AttributeError):  # another version's words
@@ -128,7 +128,7 @@ class Spool:
                 yield message.mid
 
     def count(self) -> int:
-        """Return how many messages are here, and files that nobody can read."""
+        """Return how many messages are here, and files that cannot be read."""
         return len(self._files()) + len([*self.path.glob(f"{_NAME}{_BROKEN}")])
 
     def _files(self) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Finds the messages that nobody works on, in the ledger and on a Redis broker. Changes nothing.
+"""Finds the messages that no worker works on, in the ledger and on a Redis broker. Changes nothing.
 
 What a person paused is left out.
 """
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 from kombu.transport import redis
 
-from celery_poison.basics.text import argument, when
+from celery_poison.basics.text import argument, command, when
 from celery_poison.broker.publish import bounded_options
 from celery_poison.broker.unacked import Unacked, owner_of, text
 from celery_poison.ledger.queries import Queries
@@ -26,10 +26,10 @@ from celery_poison.model import Record, Start, consumed_queues
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 
-#: So many are told, of all kinds together; of each kind so many are looked at, the oldest.
-TOLD, LOOKED_AT = 20, 1000
+#: Stuck messages that are named, of all kinds together; of each kind, those that are looked at: the oldest.
+STUCK_NAMED, STUCK_LOOKED_AT = 20, 1000
 #: Bytes of unacknowledged messages that are read for their ids and queues.
-READ = 1_000_000
+BYTES_READ = 1_000_000
 
 
 class Kind(StrEnum):
@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
 #: Activation intervals. A dead worker is declared dead after one; what it held is back in another.
 RECOVERED = 3
-#: Whoever is put back is the first in line, and looked at alone if need be.
+#: A message that is put back is the first in line, and looked at alone if need be.
 RUN_AGAIN = 30
 #: A worker that lives may have other suspects to try first, one after the other.
 TRIED = 360
@@ -54,7 +54,7 @@ SWEPT = 300.0
 def is_stuck(
     kind: Kind, age: float, owner_lives: bool | None, *, activation: float, visibility: float = math.inf
 ) -> bool:
-    """Return whether nobody works on a message that should have gone on by now.
+    """Return whether no worker works on a message that should have gone on by now.
 
     Args:
         age: seconds since it was last heard of: flagged or put back, parked, received or renewed; and since
@@ -79,7 +79,7 @@ def is_stuck(
 
 @dataclass(frozen=True, slots=True)
 class Stuck(Record):
-    """One message that nobody works on.
+    """One message that no worker works on.
 
     Attributes:
         id: its task id; a delivery tag where that cannot be read.
@@ -100,7 +100,7 @@ class Stuck(Record):
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """All messages that nobody works on.
+    """All messages that no worker works on.
 
     Attributes:
         counts: by kind; without ``unacked`` where the broker is not Redis, or cannot be read.
@@ -129,8 +129,8 @@ def find_stranded(app: Celery) -> Stranded:
     """Look at the ledger and the broker of ``app``; of each kind at the 1000 oldest messages.
 
     Raises:
-        ConfigurationError: a setting is wrong, so that nobody knows where to look.
-        LedgerUnavailable: Redis is away. A broker that is away is told of in ``unread``.
+        ConfigurationError: a setting is wrong, so that it is not known where to look.
+        LedgerUnavailable: Redis is away. ``unread`` says that a broker is away.
     """
     look = _Look(app)
     found = {Kind.CANDIDATE: list(look.candidates()), Kind.PARKED: list(look.parked())}
@@ -144,7 +144,7 @@ def find_stranded(app: Celery) -> Stranded:
     elsewhere = {stuck.id for kind in (Kind.PARKED, Kind.UNACKED) for stuck in found.get(kind, ())}
     found[Kind.CANDIDATE] = [stuck for stuck in found[Kind.CANDIDATE] if stuck.id not in elsewhere]
     oldest = sorted((stuck for kind in found.values() for stuck in kind), key=lambda stuck: stuck.since)
-    return Stranded({kind: len(stuck) for kind, stuck in found.items()}, oldest[:TOLD], unread)
+    return Stranded({kind: len(stuck) for kind, stuck in found.items()}, oldest[:STUCK_NAMED], unread)
 
 
 class _Look:
@@ -169,8 +169,8 @@ class _Look:
 
     def candidates(self) -> Iterator[Stuck]:
         """Yield the candidates that do not run, and should; not those that are parked."""
-        parked = {mid for mid, _ in islice(self._queries.parked_now(), LOOKED_AT)}
-        flagged = islice(self._queries.candidates(), LOOKED_AT)
+        parked = {mid for mid, _ in islice(self._queries.parked_now(), STUCK_LOOKED_AT)}
+        flagged = islice(self._queries.candidates(), STUCK_LOOKED_AT)
         records = [record for record in flagged if record.mid not in parked]
         starts = self._queries.starts([record.mid for record in records])
         for record, start in zip(records, starts, strict=True):
@@ -181,12 +181,12 @@ class _Look:
             runs = record.state == State.DLNG and owner.lives
             if not runs and is_stuck(Kind.CANDIDATE, age, owner.lives, activation=self._activation):
                 why = "flagged as a candidate, and not run since" + _said(owner)
-                cure = self._cure(record.queue, f"celery -A proj poison show {argument(record.id)}")
+                cure = self._cure(record.queue, command(f"poison show {argument(record.id)}"))
                 yield Stuck(Kind.CANDIDATE, record.id, record.queue, self._now - age, age, why, cure)
 
     def parked(self) -> Iterator[Stuck]:
         """Yield the parked messages that nothing is in the way of."""
-        waiting = list(islice(self._queries.parked_now(), LOOKED_AT))
+        waiting = list(islice(self._queries.parked_now(), STUCK_LOOKED_AT))
         starts = self._queries.starts([mid for mid, _ in waiting])
         for (_, (_, number, copy)), start in zip(waiting, starts, strict=True):
             if any(stops("", copy.task) for stops in self._stops):
@@ -203,12 +203,12 @@ class _Look:
                 yield Stuck(Kind.PARKED, copy.id, copy.queue, self._now - age, age, why, cure)
 
     def unacked(self, channel: Any) -> Iterator[Stuck]:
-        """Yield what is unacknowledged on a Redis broker, and in nobody's hands."""
+        """Yield what is unacknowledged on a Redis broker, and in no worker's hands."""
         held, visibility = Unacked(channel), float(channel.visibility_timeout)
         client: Any = held.client
         now = client.time()[0]
         latest = now - RECOVERED * self._activation
-        oldest = client.zrangebyscore(held.index, "-inf", latest, 0, LOOKED_AT, withscores=True)
+        oldest = client.zrangebyscore(held.index, "-inf", latest, 0, STUCK_LOOKED_AT, withscores=True)
         with client.pipeline(transaction=False) as pipe:
             for tag, _ in oldest:
                 pipe.hstrlen(held.key, tag)
@@ -221,7 +221,7 @@ class _Look:
                 Kind.UNACKED, age, owner.lives, activation=self._activation, visibility=visibility
             )
             if size and stuck:  # else it was acknowledged a moment ago
-                id, queue = _names(client.hget(held.key, tag)) if read <= READ else ("", "")
+                id, queue = _names(client.hget(held.key, tag)) if read <= BYTES_READ else ("", "")
                 why = f"received, and not acknowledged; {_HELD[owner.lives].format(owner.name)}"
                 cure = self._cure(queue, _by_itself(since + visibility - now, self._now))
                 yield Stuck(Kind.UNACKED, id or text(tag), queue, self._now - age, age, why, cure)
@@ -238,8 +238,8 @@ class _Look:
     def _cure(self, queue: str, else_: str) -> str:
         """Return what to type: a worker brings a monitor along."""
         if queue and queue not in self._consumed:
-            return f"celery -A proj worker -Q {shlex.quote(queue)}"
-        return else_ if self._monitor else "celery -A proj poison monitor"
+            return command(f"worker -Q {shlex.quote(queue)}")
+        return else_ if self._monitor else command("poison monitor")
 
 
 def _names(raw: bytes | None) -> tuple[str, str]:

@@ -22,16 +22,16 @@ from celery_poison.model import MessageRecord, Phase
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.editing import fingerprint_of_copy
-from celery_poison.quarantine.stored import fields_of, unpack
+from celery_poison.quarantine.changed_copy import fingerprint_of_copy
+from celery_poison.quarantine.stored_message import fields_of, unpack
 from celery_poison.states import State
 
 #: What may be decided about a suspect.
 VERBS = ("release", "fail", "discard")
 #: Seconds beyond a heartbeat interval within which a worker has handed over what was asked for.
-PATIENCE = 10.0
+HANDOVER_TIMEOUT = 10.0
 #: Seconds between two looks.
-PAUSE = 0.1
+LOOK_EVERY = 0.1
 #: Parked messages that are looked at for one.
 LOOKED_AT = 20_000
 
@@ -107,7 +107,7 @@ class Suspects:
         return None
 
     def _from_worker(self, record: MessageRecord, verb: str, reason: str) -> MessageRecord:
-        """Ask whoever has it in hand, and wait."""
+        """Ask the worker that has it in hand, and wait."""
         settings = plugin_of(self._app).settings
         if not any(each.alive for each in self._queries.workers(int(settings.activation_interval * 1000))):
             how = ": it was released" if record.probation else ""
@@ -116,7 +116,7 @@ class Suspects:
                 " could hand it over: start one"
             )
         want(self._ledger, [record.id], reason)
-        patience = settings.heartbeat_interval + PATIENCE
+        patience = settings.heartbeat_interval + HANDOVER_TIMEOUT
         over = time.monotonic() + patience
         while time.monotonic() < over:
             is_known = self._queries.lineage(record.id) is not None
@@ -128,7 +128,7 @@ class Suspects:
             if not is_known:
                 unwant(self._ledger, record.id)
                 raise IllegalTransition("it has ended meanwhile, and is no suspect any more")
-            time.sleep(PAUSE)
+            time.sleep(LOOK_EVERY)
         raise IllegalTransition(
             f"no worker has handed it over within {patience:.0f} s; it may wait in a queue that none"
             f" consumes: it goes to quarantine when one receives it, within an hour; {verb} it then"

@@ -22,7 +22,7 @@ from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import MID, VERDICT, is_unique
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import ALONE, Ended, Phase, Start
-from celery_poison.quarantine.stored import original, pack
+from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.rules.destinations import ACTOR
 from celery_poison.sandbox.pool import Cells
 from celery_poison.states import State

@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.durability import PATIENCE, Means, WaitingWriter, find_means
+from celery_poison.ledger.durability import PROMISE_TIMEOUT, Means, WaitingWriter, find_means
 from celery_poison.ledger.writer import Writer, command
 from celery_poison.settings import Settings
 from celery_poison.upstream.requests import NeverBegan
@@ -117,7 +117,7 @@ class Durable:
         *_, kept = self._waiting.write(start + wait, 2 if wait else 1)
         if wait and (kept[0] if isinstance(kept, list) else kept) < 1:
             self._means = None  # the replica is gone, or the settings have changed
-            raise NotKept(f"no start is {means.said}: not within {PATIENCE:g} s")
+            raise NotKept(f"no start is {means.said}: not within {PROMISE_TIMEOUT:g} s")
         if self._broken_by is not None:
             self._broken_by = None
             logger.warning("celery_poison: poison_durability='sync': starts are safe again")

@@ -22,7 +22,7 @@ from celery_poison.model import StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.body import unpacked
 from celery_poison.quarantine.failing import FAILED, context_of
-from celery_poison.quarantine.stored import stored_message
+from celery_poison.quarantine.stored_message import stored_message
 from celery_poison.task import PoisonTask
 
 logger = get_logger("celery_poison")

@@ -14,7 +14,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.basics.parts import Hold
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger import Ledger, connection
+from celery_poison.ledger import Ledger, connection, signature
 from celery_poison.ledger.fleet import take_notices
 from celery_poison.plugin import Plugin
 from celery_poison.quarantine.owner import identity_of, is_same_broker, server_of
@@ -77,10 +77,10 @@ class Health:
         """Check once that the ledger is ours, by the caller's own connection.
 
         Raises:
-            SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.connection.enroll`.
+            SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.signature.enroll`.
         """
         if not self._enrolled:
-            self.recorder.secret = connection.enroll(
+            self.recorder.secret = signature.enroll(
                 ledger.client, ledger.keys, **identity_of(self.app), is_same=partial(is_same_broker, self.app)
             )
             self._enrolled = True
@@ -89,10 +89,10 @@ class Health:
         """Write down what the broker calls itself, now that this worker is connected to it.
 
         Raises:
-            LedgerUnavailable: see :func:`celery_poison.ledger.connection.sign_broker`.
+            LedgerUnavailable: see :func:`celery_poison.ledger.signature.sign_broker`.
         """
         if self._enrolled:
-            connection.sign_broker(ledger.client, ledger.keys, server=server_of(self.app))
+            signature.sign_broker(ledger.client, ledger.keys, server=server_of(self.app))
 
     def is_another_redis(self) -> None:
         """Its Redis was restarted or replaced: whose it is must be asked again."""

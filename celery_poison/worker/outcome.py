@@ -26,7 +26,7 @@ from celery_poison.headers import known_as
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Limits, Start
-from celery_poison.quarantine.stored import original, pack
+from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.rules.failures import Failure
 from celery_poison.upstream.results import StoredResults
 from celery_poison.worker.heartbeat import Shutdown

@@ -20,9 +20,9 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import arguments, fingerprint_of, fingerprint_of_failure
-from celery_poison.quarantine.discarding import Room
+from celery_poison.quarantine.room import Room
 from celery_poison.quarantine.spool import Spooled, open_spool
-from celery_poison.quarantine.stored import Identity, original, stored_fields
+from celery_poison.quarantine.stored_message import Identity, original, stored_fields
 from celery_poison.rules.destinations import Route, route
 from celery_poison.rules.failures import Failure, KeptFailure
 from celery_poison.worker.blocklist import Fingerprints

@@ -28,7 +28,7 @@ from celery_poison.headers import OUTBOX
 from celery_poison.model import Phase, Start
 from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.outbox import Outbox
-from celery_poison.quarantine.stored import Identity, identity_of, original, word
+from celery_poison.quarantine.stored_message import Identity, identity_of, original, word
 from celery_poison.upstream.requests import GARBAGE
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.processes import forget_unsent

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_poison.ledger import connection
+from celery_poison.ledger import signature
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import default_actor
 from tests.apps.factory import build_app
@@ -45,7 +45,7 @@ def test_NEW_3_what_is_like_a_message_in_quarantine_is_blocked(console: Console,
     mid = keeper.send_and_keep(TASK, 7)
     fingerprint = console.json("show", mid)["fingerprint"]
     assert console.out("block", "--like", mid).startswith(
-        f"blocked  fingerprint {fingerprint} of {TASK}, until somebody unblocks it"
+        f"blocked  fingerprint {fingerprint} of {TASK}, until a person unblocks it"
     )
     (rule,) = console.json("block", "--list")["rules"]
     assert (rule["name"], rule["task"]) == (fingerprint, TASK)
@@ -88,7 +88,7 @@ def test_garbage_on_the_list_is_told(console: Console, fleet: Fleet) -> None:
 
 def test_the_ledger_of_another_app_is_not_touched(console: Console, fleet: Fleet) -> None:
     ledger = plugin_of(fleet.app).open_ledger()
-    connection.enroll(ledger.client, ledger.keys, app="somebody", broker="else")
+    signature.enroll(ledger.client, ledger.keys, app="somebody", broker="else")
     for typed in (("block", "--list"), ("block", "--task", TASK), ("unblock", "--task", TASK)):
         assert "belongs to" in console.run(*typed, status=2).stderr
     assert not ledger.client.exists(ledger.keys.blocks)

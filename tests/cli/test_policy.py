@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_poison.ledger import connection
+from celery_poison.ledger import signature
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import default_actor
 from tests.apps.factory import build_app
@@ -130,7 +130,7 @@ def test_what_matches_nothing_is_exit_status_1(console: Console) -> None:
 
 def test_the_ledger_of_another_app_is_not_touched(console: Console, fleet: Fleet) -> None:
     ledger = plugin_of(fleet.app).open_ledger()
-    connection.enroll(ledger.client, ledger.keys, app="somebody", broker="else")
+    signature.enroll(ledger.client, ledger.keys, app="somebody", broker="else")
     for typed in (("get",), ("set", TASK, "max_crashes=3"), ("unset", TASK)):
         assert "belongs to" in console.run("policy", *typed, status=2).stderr
     assert not ledger.client.exists(ledger.keys.policy)

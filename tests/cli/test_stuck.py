@@ -56,7 +56,7 @@ def test_NEW_9_what_a_killed_worker_held_is_told_until_somebody_puts_it_back(
     assert first["cure"] == "celery -A proj worker -Q celery"
     assert console.json("status")["stuck_messages"] == {"candidate": 0, "parked": 0, "unacked": 3}
     said = console.out("status")
-    assert "nobody works on 3 messages: 3 unacked" in said and "all is well" not in said
+    assert "no worker works on 3 messages: 3 unacked" in said and "all is well" not in said
     assert f"cure: {first['cure']}" in said and all(id in said for id in sent)
     (finding,) = [f for f in console.json("doctor") if f["check"] == "stuck"]
     assert (finding["level"], finding["cure"]) == ("warn", first["cure"])

@@ -13,8 +13,8 @@ import pytest
 
 from celery_poison.basics.text import argument
 from celery_poison.extensions.notify.notifier import Wording
-from celery_poison.quarantine.overview import overview
 from celery_poison.quarantine.search import group_id
+from celery_poison.quarantine.survey import overview
 from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
 from tests.cli.conftest import Console

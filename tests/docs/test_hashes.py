@@ -15,7 +15,7 @@ from celery_poison.headers import EDITED
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import Start
-from celery_poison.quarantine.stored import stored_fields
+from celery_poison.quarantine.stored_message import stored_fields
 from celery_poison.rules.destinations import Route
 from celery_poison.rules.failures import KeptFailure
 from celery_poison.states import Event

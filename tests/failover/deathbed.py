@@ -17,7 +17,7 @@ from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import Fenced
 from celery_poison.failover.monitor import Monitor
 from celery_poison.headers import mid_of
-from celery_poison.ledger import connection
+from celery_poison.ledger import signature
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
@@ -79,7 +79,7 @@ class Deathbed:
     def lay_out(self) -> None:
         """Be the worker that dies: to be called in a process that ends by itself, without a farewell."""
         ledger = plugin_of(self.app).open_ledger()
-        connection.enroll(ledger.client, ledger.keys, **identity_of(self.app))
+        signature.enroll(ledger.client, ledger.keys, **identity_of(self.app))
         run_id = str(ledger.client.info("server")["run_id"])
         ledger.beat(WORKER, {"node": NODE, "queues": f"celery,{OTHER}"}, first=True, run_id=run_id)
         for name in (*STARTS, *PREFETCHED):

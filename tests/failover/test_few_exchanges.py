@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 from redis.connection import AbstractConnection
 
-from celery_poison.failover import leaving
-from celery_poison.failover.leaving import Parking
+from celery_poison.failover import parking
+from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
@@ -90,7 +90,7 @@ def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_e
     with counted() as exchanges:
         assert lot.round() == 0
     assert exchanges.count == 1, "nothing is parked any more, and of what was only a memory is left"
-    monkeypatch.setattr(leaving, "REMEMBER_MS", -60_000)
+    monkeypatch.setattr(parking, "REMEMBER_MS", -60_000)
     later = Parking(fleet.app, ledger, plugin_of(fleet.app).settings)
     later.round()
     assert not [*Queries(ledger).parked()], "which ends too"

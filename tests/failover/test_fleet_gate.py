@@ -11,7 +11,7 @@ import pytest
 
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
-from celery_poison.quarantine.overview import overview
+from celery_poison.quarantine.survey import overview
 from celery_poison.rules.doubts import PROOF, WHOLE
 from celery_poison.testing import wait_until
 from tests import sampled

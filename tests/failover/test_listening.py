@@ -97,7 +97,7 @@ def told() -> Iterator[list[tuple[str, dict[str, Any]]]]:
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "PAUSE", 0.05)
+    monkeypatch.setattr(listening, "LOOK_EVERY", 0.05)
 
 
 def _dies(ledger: Ledger, incident: str, fence: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.failover.leaving import Retention
+from celery_poison.failover.retention import Retention
 from celery_poison.ledger import quarantine
 from celery_poison.settings import Settings
 from tests.apps.harness import Fleet

@@ -33,7 +33,7 @@ def test_EMS_3_the_standby_of_a_single_active_consumer_takes_over_and_is_no_deaf
         held = crew.await_held(active, 2)
         with crew.worker("w2") as standby:
             standby.wait_ready()
-            monkeypatch.setattr(queues, "QUIET", 0.5)
+            monkeypatch.setattr(queues, "QUIET_FOR", 0.5)
             crew.await_that(lambda: _is_quiet(crew, standby.hostname), "it has heard nothing for long")
             assert crew.left_behind()["celery"] == 2, "messages wait, and not for it"
             assert console.out("ready", standby.hostname) == f"ready: {standby.hostname}\n"

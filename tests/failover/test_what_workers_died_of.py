@@ -11,7 +11,7 @@ import pytest
 
 from celery_poison.model import Incident
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine import story
+from celery_poison.quarantine import sentences
 from tests.apps.confined import Confined, new_memory_group
 from tests.apps.harness import ROOT
 from tests.failover.crew import Watched
@@ -53,7 +53,7 @@ def _incident(crew: Watched) -> Incident:
     crew.await_events("failover_finished")
     (incident,) = crew.quarantine.queries.incidents()
     assert json.loads(lost["evidence"]) == incident.evidence.as_dict() == incident.as_dict()["evidence"]
-    assert incident.evidence.sentence() in story.sentence(lost)
+    assert incident.evidence.sentence() in sentences.sentence(lost)
     return incident
 
 
@@ -73,7 +73,7 @@ def test_NEW_2_a_worker_killed_with_its_memory_used_up_leaves_that_as_evidence_a
 
     (record,) = crew.quarantine.list(candidates=True)
     assert (record.id, record.cause, record.strikes) == (result.id, "worker_lost", 1)
-    told = story.why(record)
+    told = sentences.why(record)
     for words in ("near the limit", "The reason is not known", "It may be a lack of memory"):
         assert words in told
     (crashed,) = crew.events("crashed")

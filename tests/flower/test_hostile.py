@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from celery_poison.ledger import Keys
-from celery_poison.quarantine.finding import LOOKED
+from celery_poison.quarantine.finder import PAGE_LOOKS_AT
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
@@ -160,8 +160,8 @@ def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_se
     assert max(took.values()) < BUSY, took
     assert f"{many + 1:,}" in flower.get("/poison").text
     looked = [*searched(flower, pages["words of the oldest"])]
-    assert len(looked) == math.ceil((many + 1) / LOOKED) > 1
-    assert all(f"0 found, {LOOKED:,} looked through, as far as" in text for text in looked[:-1])
+    assert len(looked) == math.ceil((many + 1) / PAGE_LOOKS_AT) > 1
+    assert all(f"0 found, {PAGE_LOOKS_AT:,} looked through, as far as" in text for text in looked[:-1])
     assert "1 found," in looked[-1] and f'id="m-{many:032x}"' in looked[-1]
     everything = {"everything": "1", "filter": f"id-{many}"}
     preview = flower.post("/poison/preview/discard", everything, **TOKEN)

@@ -253,7 +253,7 @@ def test_a_page_that_cannot_be_shown_says_why_and_leads_back_but_not_to_stranger
     flower = started(serve, keeper.send_and_keep("fleet.kill_child"))
     for answer in (flower.get("/poison/job/none"), flower.post("/poison/act/none", {}, **TOKEN)):
         assert answer.status == 404 and "Back to the quarantine" in answer.text
-        assert "Nobody remembers this act" in answer.text or "There is no act none" in answer.text
+        assert "This act is not remembered" in answer.text or "There is no act none" in answer.text
     stranger = flower.get("/poison/job/none", Authorization="Basic YTpi")
     assert stranger.status == 401 and "quarantine" not in stranger.text
 

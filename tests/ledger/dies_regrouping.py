@@ -13,7 +13,7 @@ from typing import Any
 from celery_poison.ledger import Keys, Ledger, quarantine
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
-from celery_poison.quarantine.finding import Finder
+from celery_poison.quarantine.finder import Finder
 
 #: Few enough that there are many steps.
 quarantine._REGROUPED = 10

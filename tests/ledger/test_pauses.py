@@ -8,13 +8,13 @@ import pytest
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.extensions.holds.pauses import Pause, Paused, Pauses, Scope, holding
-from celery_poison.failover.leaving import Parking
+from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.stored import pack
+from celery_poison.quarantine.stored_message import pack
 from tests.apps.harness import Fleet
 
 

@@ -32,7 +32,7 @@ def site(
     new_site: NewSite, broker_url: str, new_redis_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> Site:
     """A fleet whose ledger is not on its broker, so that one can be away without the other."""
-    monkeypatch.setattr(queues, "QUIET", QUIET)
+    monkeypatch.setattr(queues, "QUIET_FOR", QUIET)
     return new_site(broker_url, poison_redis_url=new_redis_url(), worker_prefetch_multiplier=1)
 
 

@@ -15,7 +15,7 @@ from celery_poison.errors import QueueFull
 from celery_poison.extensions.limits import limits
 from celery_poison.extensions.limits.limits import Limits, limits_of
 from celery_poison.producer.capture import Outgoing, captured, exempt
-from celery_poison.quarantine.overview import overview
+from celery_poison.quarantine.survey import overview
 from celery_poison.testing import wait_until
 from tests import sampled
 from tests.producer.kit import Shop

@@ -23,7 +23,7 @@ from celery_poison.metrics.families import FAMILIES
 from celery_poison.outbox import outbox_table, publishing_in
 from celery_poison.producer import database
 from celery_poison.producer.database import Waiting, open_rows
-from celery_poison.quarantine.overview import overview
+from celery_poison.quarantine.survey import overview
 from tests.cli.conftest import Console
 from tests.failover.forked import DIED, Forked
 from tests.producer.kit import Shop

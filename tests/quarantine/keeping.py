@@ -13,12 +13,12 @@ from kombu.message import Message
 from celery_poison.broker.publish import depth
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.headers import mid_of
-from celery_poison.ledger import connection
+from celery_poison.ledger import signature
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.arguments import arguments, fingerprint_of
 from celery_poison.quarantine.owner import identity_of
-from celery_poison.quarantine.stored import original, stored_fields
+from celery_poison.quarantine.stored_message import original, stored_fields
 from celery_poison.rules.destinations import SYSTEM_ROUTE, Route
 from celery_poison.testing.servers import wait_until
 from tests import PATIENCE
@@ -40,7 +40,7 @@ class Keeper:
 
     def sign(self) -> None:
         """Sign the ledger, as the first worker does."""
-        connection.enroll(self.ledger.client, self.ledger.keys, **identity_of(self.app))
+        signature.enroll(self.ledger.client, self.ledger.keys, **identity_of(self.app))
 
     def receive(self, queue: str = "celery") -> Any:
         """Take the next message of a queue, sealed, with its body as it was sent."""

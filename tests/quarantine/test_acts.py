@@ -12,9 +12,9 @@ import pytest
 from celery_poison import Quarantine
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, SchemaMismatch
-from celery_poison.quarantine import careful
+from celery_poison.quarantine import care
 from celery_poison.quarantine.decisions import Outcome
-from celery_poison.quarantine.search import AmbiguousId
+from celery_poison.quarantine.lookup import AmbiguousId
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet
@@ -239,7 +239,7 @@ def test_a_broker_that_does_not_take_the_message_leaves_it_in_quarantine(
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(careful, "BATCH", 1)
+    monkeypatch.setattr(care, "RELEASED_AT_ONCE", 1)
     broker = new_server()
     options = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}
     fleet = new_fleet(broker.url(), poison_redis_url=redis_url, broker_transport_options=options)

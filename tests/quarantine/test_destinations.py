@@ -10,7 +10,7 @@ from celery import group
 
 from celery_poison.broker import publish
 from celery_poison.errors import IllegalTransition
-from celery_poison.failover.leaving import Outgoing
+from celery_poison.failover.departures import Departures
 from celery_poison.headers import MID, RELEASE, VERDICT
 from celery_poison.ledger import quarantine
 from celery_poison.ledger.queries import Queries
@@ -28,8 +28,8 @@ DEAD = Route("dead.letters")
 AGAIN = Route(retry_ms=0)
 
 
-def outgoing(fleet: Fleet, keeper: Keeper) -> Outgoing:
-    return Outgoing(fleet.app, keeper.ledger)
+def outgoing(fleet: Fleet, keeper: Keeper) -> Departures:
+    return Departures(fleet.app, keeper.ledger)
 
 
 def told(record: MessageRecord) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def test_MSG_4_a_destination_that_refuses_holds_up_nobody_and_loses_nothing(
     mover = outgoing(fleet, keeper)
     with monkeypatch.context() as patch:
         patch.setattr(publish.Publisher, "publish", refusing)
-        patch.setattr("celery_poison.failover.leaving.BATCH", 2)  # fewer than those that are stuck
+        patch.setattr("celery_poison.failover.departures.MOVED_AT_ONCE", 2)  # fewer than those that are stuck
         for _ in range(4):
             mover.round()
     assert {raw["headers"][MID] for raw in keeper.raw_on_redis("dead.letters")} == {*others}
@@ -230,7 +230,7 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
 
         def move() -> None:
             app = build_app(fleet.environ())
-            Outgoing(app, Keeper(app).ledger).round()
+            Departures(app, Keeper(app).ledger).round()
 
         monitor = Forked(move, number)
         monitor.wait()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from celery_poison.model import Start
-from celery_poison.quarantine.overview import FADED, Level, Overview, overview
+from celery_poison.quarantine.overview import FADED, Level, Overview
+from celery_poison.quarantine.survey import overview
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.quarantine.keeping import Keeper
@@ -125,6 +126,7 @@ def test_NEW_8_a_poison_that_is_only_observed_is_the_first_line_and_needs_a_deci
     told = "observing: 1 message would be in quarantine (fleet.thumbnail, SIGKILL, 3 deaths)"
     assert said.splitlines()[0] == told
     assert "poison show i1234567" in said and "need not wait" not in said
+    assert "observing: 1 message would be in quarantine: 1 fleet.thumbnail" in console.out("incidents")
     shown = console.run("show", "i1234567").output
     assert "It is only observed (poison_observe_only)" in shown and "one more death" not in shown
     assert "poison fail" not in shown and "poison journal tail" in shown

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from celery_poison.failover.leaving import Outgoing
+from celery_poison.failover.departures import Departures
 from celery_poison.headers import MID
-from celery_poison.quarantine.careful import BadCare
+from celery_poison.quarantine.care import BadCare
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper
 from tests.quarantine.test_destinations import DEAD
@@ -17,7 +17,7 @@ from tests.quarantine.test_destinations import DEAD
 def due(fleet: Fleet, keeper: Keeper, mid: str) -> int:
     """Let its time come, and the monitor look; return how many messages have left."""
     keeper.ledger.client.zadd(keeper.ledger.keys.outgoing, {mid: 0}, xx=True)
-    return Outgoing(fleet.app, keeper.ledger).round()
+    return Departures(fleet.app, keeper.ledger).round()
 
 
 def scheduled(fleet: Fleet, mid: str, **how: Any) -> Any:
@@ -31,7 +31,7 @@ def test_NEW_6_a_scheduled_message_is_released_so_many_times_and_stays_then(
 ) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1)
     assert scheduled(fleet, mid, times=2).done
-    assert Outgoing(fleet.app, keeper.ledger).round() == 0, "its time has not come"
+    assert Departures(fleet.app, keeper.ledger).round() == 0, "its time has not come"
     assert "2 times at most, as ann has scheduled (their API is down)" in fleet.quarantine.detail(mid).story
 
     assert due(fleet, keeper, mid) == 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_poison.quarantine.overview import overview
+from celery_poison.quarantine.survey import overview
 from celery_poison.testing import Supervisor, Worker
 from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court

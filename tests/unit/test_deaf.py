@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_poison.model import WorkerRecord
-from celery_poison.quarantine.queues import GRACE, QUIET, Deaf, is_quiet, missed
+from celery_poison.quarantine.queues import GRACE, QUIET_FOR, Deaf, is_quiet, missed
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Payload, Shutdown
@@ -21,7 +21,7 @@ from tests.sites import site
 #: Seconds of Redis' clock.
 NOW = 1_000_000.0
 QUIETLY = WorkerRecord(
-    worker="w1@h/b", queues="a,b", last_beat=NOW, heard_at=NOW - QUIET - 1, started_at=NOW - 3600
+    worker="w1@h/b", queues="a,b", last_beat=NOW, heard_at=NOW - QUIET_FOR - 1, started_at=NOW - 3600
 )
 #: So long before the heartbeat messages were seen to wait.
 BEFORE = NOW - GRACE
@@ -34,7 +34,7 @@ def test_a_worker_that_heard_nothing_while_messages_waited_is_deaf() -> None:
 @pytest.mark.parametrize(
     "otherwise",
     [
-        {"heard_at": NOW - QUIET},
+        {"heard_at": NOW - QUIET_FOR},
         {"heard_at": None},
         {"last_beat": None},
         {"alive": False},

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.story import why
+from celery_poison.quarantine.sentences import why
 from celery_poison.states import State
 from celery_poison.worker.crash_reports import CrashReport, CrashReports
 from celery_poison.worker.processes import Kills

@@ -24,8 +24,8 @@ from celery_poison.model import Start
 from celery_poison.quarantine.lines import BadExport
 from celery_poison.quarantine.lines import fields_of_line as fields_of
 from celery_poison.quarantine.search import BadFilter, Filter
+from celery_poison.quarantine.sentences import sentence
 from celery_poison.quarantine.spool import Spool, Spooled
-from celery_poison.quarantine.story import sentence
 from celery_poison.rules.blocks import read_rules
 from tests.docs.pages import rows, section, text, words
 

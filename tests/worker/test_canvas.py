@@ -11,7 +11,7 @@ from celery.exceptions import ChordError
 
 from celery_poison.broker.publish import Publisher
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.stored import publish_release, stored_message
+from celery_poison.quarantine.stored_message import publish_release, stored_message
 from tests import PATIENCE
 from tests.worker.conftest import Crew
 

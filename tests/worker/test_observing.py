@@ -9,7 +9,7 @@ import pytest
 from billiard.exceptions import WorkerLostError
 
 from celery_poison import Quarantine
-from celery_poison.quarantine.overview import overview
+from celery_poison.quarantine.survey import overview
 from celery_poison.rules.blocks import Kind
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew

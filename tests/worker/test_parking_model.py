@@ -17,14 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from celery_poison.decide import Action, judge
 from celery_poison.errors import StaleDelivery
-from celery_poison.failover import leaving
+from celery_poison.failover import parking
 from celery_poison.headers import MID, PARK, TRIAL
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Parked, Start, StoredMessage
 from celery_poison.policy import Policy
-from celery_poison.quarantine.stored import pack
+from celery_poison.quarantine.stored_message import pack
 from celery_poison.worker.receive import Delivery, facts_of, needs_care, note_delivery
 from tests import sampled
 
@@ -75,7 +75,7 @@ class ParkingMachine(RuleBasedStateMachine):
         self.finished = 0
         self.read: list[tuple[str, Parked]] = []
         settings: Any = SimpleNamespace(activation_interval=3600, trial=self.trial, trial_queue=COURT)
-        self.parking = leaving.Parking(None, self.ledger, settings)  # type: ignore[arg-type]
+        self.parking = parking.Parking(None, self.ledger, settings)  # type: ignore[arg-type]
         self.dies_after_publishing = False
         machine = self
 
@@ -94,7 +94,7 @@ class ParkingMachine(RuleBasedStateMachine):
                     raise Died
 
         self.publisher = Publisher
-        leaving.Publisher = Publisher  # type: ignore[assignment, misc]
+        parking.Publisher = Publisher  # type: ignore[assignment, misc]
 
     def teardown(self) -> None:
         try:
@@ -312,8 +312,8 @@ class TrialMachine(ParkingMachine):
 def test_TP1_8_in_any_order_of_deaths_and_copies_a_message_runs_once_and_is_never_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, machine: type[ParkingMachine]
 ) -> None:
-    monkeypatch.setattr(leaving, "COURTESY", -1.0)
-    monkeypatch.setattr(leaving, "Publisher", leaving.Publisher)  # put back at the end
+    monkeypatch.setattr(parking, "COURTESY", -1.0)
+    monkeypatch.setattr(parking, "Publisher", parking.Publisher)  # put back at the end
     machine.url = redis_url
     run_state_machine_as_test(
         machine,

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from celery_poison import causes
-from celery_poison.failover.leaving import Parking
+from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Phase, Start
-from celery_poison.quarantine.stored import original, pack
+from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.worker import inflight as settling
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation

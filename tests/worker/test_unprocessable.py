@@ -15,7 +15,7 @@ from celery_poison import Quarantine
 from celery_poison.broker.publish import depth
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.overview import overview
+from celery_poison.quarantine.survey import overview
 from tests import PATIENCE, sampled
 from tests.worker.apps import register_new
 from tests.worker.conftest import Crew

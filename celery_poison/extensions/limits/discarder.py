@@ -19,8 +19,8 @@ from celery_poison.ledger.scripts import Code
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.handover import is_one_database
 from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.discarding import ACTOR
-from celery_poison.quarantine.stored import identity_of, original, stored_fields
+from celery_poison.quarantine.room import ACTOR
+from celery_poison.quarantine.stored_message import identity_of, original, stored_fields
 
 logger = get_logger("celery_poison")
 

@@ -163,7 +163,7 @@ class Limits(Extension):
 
     @cached_property
     def _filling(self) -> Callable[[str, int, int], None]:
-        from celery_poison.quarantine.discarding import Filling
+        from celery_poison.quarantine.room import Filling
 
         return Filling(lambda: self.host.outbox.ledger)
 

@@ -29,7 +29,7 @@ from celery_poison.failover.aside import Aside
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, MessageRecord
-from celery_poison.quarantine.finding import Finder
+from celery_poison.quarantine.finder import Finder
 from celery_poison.quarantine.search import By, Group
 from celery_poison.rules.values import receivers_of
 from celery_poison.settings import Settings

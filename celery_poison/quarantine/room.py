@@ -24,9 +24,9 @@ from celery_poison.states import Event
 logger = get_logger("celery_poison")
 
 #: Who discards, as the journal names it, and messages that quarantine gives up at once at most.
-ACTOR, MOST = "poison_max_messages", 100
+ACTOR, DISCARDED_AT_ONCE = "poison_max_messages", 100
 #: Seconds between two warnings of one queue, and between two looks of one process whether another has warned.
-QUIET, LOOK = 600.0, 60.0
+WARN_EVERY, LOOK_EVERY = 600.0, 60.0
 #: What plain Celery would have dropped: of these alone it may be said that there is no room.
 REFUSABLE = frozenset({causes.FAILURE}) | causes.UNPROCESSABLE
 
@@ -70,7 +70,7 @@ class Room:
         if over <= 0 or not self._limit.discards_old:
             return
         note = "the oldest in quarantine made room for a new one"
-        for mid in self._queries.longest_kept(min(over, MOST)):
+        for mid in self._queries.longest_kept(min(over, DISCARDED_AT_ONCE)):
             record = self._queries.record(mid)
             if record is None or record.destination or record.retry_at:
                 continue
@@ -95,12 +95,12 @@ class Filling:
     def __call__(self, queue: str, waiting: int, limit: int) -> None:
         """Warn of a queue, unless any process did so in the last ten minutes."""
         now = time.monotonic()
-        if now - self._looked_at.get(queue, -LOOK) < LOOK:
+        if now - self._looked_at.get(queue, -LOOK_EVERY) < LOOK_EVERY:
             return
         self._looked_at[queue] = now
         said = f"{waiting} messages wait, its limit is {limit}"
         try:
-            if not self._ledger().queue_filling(queue, said, int(QUIET * 1000)):
+            if not self._ledger().queue_filling(queue, said, int(WARN_EVERY * 1000)):
                 return
         except LedgerUnavailable as error:
             logger.debug(

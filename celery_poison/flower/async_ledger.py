@@ -28,29 +28,29 @@ T = TypeVar("T")
 #: Threads that read, besides the one that keeps the snapshot.
 READERS = 4
 #: Seconds that a page waits for an answer before it says that there is none.
-PATIENCE = 2.0
+ANSWER_TIMEOUT = 2.0
 #: Seconds that a list waits for what must be looked for in each of very many messages.
-SEARCHING = 30.0
+SEARCH_TIMEOUT = 30.0
 #: The same of what is published: a broker may take its time.
-PUBLISHING = 10.0
+PUBLISH_TIMEOUT = 10.0
 #: Seconds that a page waits for a newer snapshot, if it has an older one to show.
-HURRY = 0.7
-#: The same where nobody has acted since.
-BRIEF = 0.2
+SNAPSHOT_TIMEOUT = 0.7
+#: The same where nothing was changed since.
+UNCHANGED_TIMEOUT = 0.2
 #: Seconds for which a snapshot is new enough.
 FRESH = 1.0
 #: Seconds without an answer after which a page says so, and after which a snapshot is called old.
 _SILENT = 2.0
 #: Finished acts that are remembered.
-_REMEMBERED = 200
+_JOBS_REMEMBERED = 200
 
 
-#: Refusals that are told one by one; the rest is counted.
-TOLD = 100
+#: Refusals that are named one by one; the rest is counted.
+REFUSALS_NAMED = 100
 
 
 class Stopped(Exception):
-    """Somebody asked for the act to stop."""
+    """The act is to stop: a person asked for that."""
 
 
 class Job:
@@ -125,7 +125,7 @@ class Job:
                 self._released.add(outcome.mid)
         else:
             self.refused += 1
-            self.refusals += [outcome] if len(self.refusals) < TOLD else []
+            self.refusals += [outcome] if len(self.refusals) < REFUSALS_NAMED else []
         if self._stop.is_set():
             raise Stopped
 
@@ -175,7 +175,7 @@ class AsyncLedger:
         """Of the thread that looks, and of no other; raises as :attr:`quarantine`."""
         return ReadModel(self._app)
 
-    async def ask(self, question: Callable[[], T], patience: float = PATIENCE) -> T:
+    async def ask(self, question: Callable[[], T], patience: float = ANSWER_TIMEOUT) -> T:
         """Return what ``question`` returns, asked in a thread.
 
         Raises:
@@ -187,8 +187,8 @@ class AsyncLedger:
         future = asyncio.get_running_loop().run_in_executor(self._readers, self._if_mine, question)
         future.add_done_callback(self._answered)
         try:
-            # Where it is known that Redis is silent, nobody waits for long to be told again.
-            patience = min(patience, HURRY) if self.trouble else patience
+            # Where it is known that Redis is silent, no page waits for long to hear that again.
+            patience = min(patience, SNAPSHOT_TIMEOUT) if self.trouble else patience
             return await asyncio.wait_for(asyncio.shield(future), patience)
         except TimeoutError:
             raise LedgerUnavailable(f"Redis has not answered within {patience:g} s") from None
@@ -203,7 +203,7 @@ class AsyncLedger:
             self._is_mine = self.quarantine.check_owner()
         return question()
 
-    async def change(self, question: Callable[[], T], patience: float = PATIENCE) -> T:
+    async def change(self, question: Callable[[], T], patience: float = ANSWER_TIMEOUT) -> T:
         """Ask what changes something: the next look will be new."""
         try:
             return await self.ask(question, patience)
@@ -212,15 +212,15 @@ class AsyncLedger:
 
     def _answered(self, future: asyncio.Future[Any]) -> None:
         self._busy -= 1
-        future.cancelled() or future.exception()  # an error that nobody waited for is no news
+        future.cancelled() or future.exception()  # an error that no page waited for is no news
 
     async def look(self) -> Snapshot:
         """Return a snapshot that is new, or the last one there is, soon; ``trouble`` says why it is old."""
         if self._outdated or self.snapshot.age > FRESH:
-            # What nobody has looked at for a while, or somebody has changed, is worth waiting for.
-            worth = HURRY if self._outdated or self.snapshot.age > _SILENT else BRIEF
+            # What was not looked at for a while, or was changed, is worth waiting for.
+            worth = SNAPSHOT_TIMEOUT if self._outdated or self.snapshot.age > _SILENT else UNCHANGED_TIMEOUT
             refreshing = self._refresh()
-            await asyncio.wait({refreshing}, timeout=worth if self.snapshot.overview else PATIENCE)
+            await asyncio.wait({refreshing}, timeout=worth if self.snapshot.overview else ANSWER_TIMEOUT)
             if not refreshing.done() and time.monotonic() - self._asked_at > _SILENT:
                 self.trouble = self.trouble or "no answer so far"
         return self.snapshot
@@ -228,7 +228,7 @@ class AsyncLedger:
     async def start(self, job: Job, patience: float) -> Job:
         """Begin an act, and wait at most ``patience`` seconds for its end."""
         ended = [each.id for each in self.jobs.values() if each.finished]
-        for id in ended[: max(0, len(ended) - _REMEMBERED)]:
+        for id in ended[: max(0, len(ended) - _JOBS_REMEMBERED)]:
             del self.jobs[id]
         self.jobs[job.id] = job
         job.seen_at = self.snapshot.overview.at if self.snapshot.overview else 0.0

@@ -1,6 +1,6 @@
 """A changed copy of a message: other arguments or another queue, and everything else as it was (NEW-6).
 
-Bodies in JSON only, and nothing is evaluated. The copy keeps its task id, so that whoever waits for the
+Bodies in JSON only, and nothing is evaluated. The copy keeps its task id, so that all that wait for the
 original's result, its chord, its chain and its errbacks, hears of the copy; it is another message, with a mid
 of its own.
 """
@@ -162,7 +162,7 @@ def fingerprint_of_copy(
     """Return the fingerprint that a worker would give it: of what it calls its task with now.
 
     Args:
-        secret: the ledger's; without it nobody knows fingerprints.
+        secret: the ledger's; without it there are no fingerprints.
         function: the task's own. Where it fails, all arguments count, as in workers.
     """
     if not secret:

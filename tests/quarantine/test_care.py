@@ -11,8 +11,8 @@ import pytest
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition
 from celery_poison.model import Start
-from celery_poison.quarantine import Care, careful
-from celery_poison.quarantine.careful import BadCare, Pace
+from celery_poison.quarantine import Care
+from celery_poison.quarantine.care import BadCare, Feed, Pace
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper
@@ -188,8 +188,8 @@ def test_care_that_cannot_be_taken_is_refused(wrong: dict[str, Any]) -> None:
 def test_NEW_6_what_the_journal_tells_of_a_released_message_stops_the_release(
     fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(careful, "LOOK", 0.0)
-    monkeypatch.setattr(careful, "BATCH", 2)
+    monkeypatch.setattr("celery_poison.quarantine.care.LOOK_EVERY", 0.0)
+    monkeypatch.setattr("celery_poison.quarantine.care.RELEASED_AT_ONCE", 2)
     mids = [keeper.send_and_keep("fleet.healthy", n) for n in range(4)]
     heard = []
 
@@ -213,7 +213,7 @@ def test_NEW_6_who_only_wants_to_know_of_deaths_reads_no_journal_that_tells_of_n
     fleet: Fleet, keeper: Keeper
 ) -> None:
     mids = [keeper.send_and_keep("fleet.healthy", n) for n in range(2)]
-    every, deaths = careful.Feed(keeper.ledger), careful.Feed(keeper.ledger, deaths_only=True)
+    every, deaths = Feed(keeper.ledger), Feed(keeper.ledger, deaths_only=True)
     fleet.quarantine.release(mids[:1])
     assert [entry["event"] for entry in every] == ["released"] and not [*deaths]
     fleet.quarantine.release(mids[1:])

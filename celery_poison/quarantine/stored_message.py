@@ -52,10 +52,10 @@ def stored_fields(message: Any, fingerprint: str = "", arguments: str = "") -> d
 
 
 def fields_of(kept: StoredMessage, fingerprint: str, arguments: str) -> dict[str, str | bytes | int]:
-    """Return the fields that keep an original which nobody else has to decode."""
+    """Return the fields that keep an original, which no other code has to decode."""
     edited_from = kept.headers.get(EDITED)
     return {
-        # Anybody may send any header, and half a surrogate pair is nothing that Redis takes.
+        # A publisher may send any header, and half a surrogate pair is nothing that Redis takes.
         **({"edited_from": edited_from.encode("utf-8", "replace")} if isinstance(edited_from, str) else {}),
         "body": kept.body,
         "content_type": kept.content_type,
@@ -197,7 +197,7 @@ def parcel_of(stored: StoredMessage, queue: str, release: int) -> Parcel:
 
 
 def refusal_of(error: Exception) -> Exception:
-    """Return what a person is told of what :meth:`Publisher.publish_each` returns."""
+    """Return, in words for a person, what :meth:`Publisher.publish_each` returns."""
     if not isinstance(error, NotPublished):
         return error
     late = ". If it has the message all the same, the first worker that receives it completes this release"

@@ -33,7 +33,7 @@ _ORIGINAL_FIELDS = (
     *("body", "content_type", "content_encoding", "headers", "properties", "failure", "sent_at"),
     "destination",
 )
-#: Candidates that are read before somebody asks for more than these.
+#: Candidates that are read before more than these are asked for.
 _FIRST_FLAGGED = 20_000
 _BEHIND = "parked until its earlier start ends, or its task is resumed"
 _FOR_TRIAL = "parked on its way to its trial"
@@ -120,7 +120,7 @@ class Messages(Reader):
             since, until: seconds between which they came there; None: now.
         """
         mids = (mid for mid, _ in self.index(state, since, until))
-        # Somebody may have let one go since.
+        # One may have been let go since.
         return (record for record in self.records(mids) if record and record.state == state)
 
     def index(

@@ -28,9 +28,10 @@ from celery_poison.cli.session import (
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Care, Quarantine
-from celery_poison.quarantine.careful import SOAK
+from celery_poison.quarantine.care import SOAK
 from celery_poison.quarantine.decisions import Chosen, Outcome
-from celery_poison.quarantine.search import UNITS, Filter, Lookup
+from celery_poison.quarantine.lookup import Lookup
+from celery_poison.quarantine.search import UNITS, Filter
 from celery_poison.states import State
 
 
@@ -61,7 +62,7 @@ _OPTIONS = (*of_quarantine, *act_options)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What somebody typed.
+    """What a person typed.
 
     Attributes:
         state: where the messages are that the act is for.
@@ -106,8 +107,8 @@ class Order:
 
 # --- release with care (NEW-6) --------------------------------------------------------------------
 
-#: Messages that are refused for the same reason and told one by one.
-_SAID = 5
+#: Messages that are refused for the same reason and named one by one.
+_REFUSALS_NAMED = 5
 
 
 def _per_second(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> float | None:
@@ -341,7 +342,7 @@ def say_refusals(outcomes: Iterable[Outcome]) -> None:
         if not outcome.done:
             refused.setdefault(outcome.error, []).append(outcome)
     for error, those in refused.items():
-        if len(those) > _SAID:
+        if len(those) > _REFUSALS_NAMED:
             say(f"refused  {count_of(len(those), 'message')}: {error}", err=True)
             continue
         for outcome in those:

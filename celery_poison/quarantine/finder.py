@@ -23,12 +23,12 @@ from celery_poison.quarantine.search import GROUP, By, Condition, Filter, Group,
 from celery_poison.states import State
 
 #: Groups by fingerprint that are read where people look at groups by cause.
-_TOLD_APART = 500
+_GROUPS_READ = 500
 #: Groups whose members are merged at most: of more, what is kept is read as a whole.
-_MERGED = 2000
+_GROUPS_MERGED = 2000
 #: Messages that are looked at for a page, which takes a twentieth of a second; it tells how many match only
 #: where there are no more, or at most so many.
-LOOKED, COUNTED = 2000, 5000
+PAGE_LOOKS_AT, PAGE_COUNTS_TO = 2000, 5000
 
 _ALL = Filter()
 
@@ -51,8 +51,8 @@ class Found(NamedTuple):
     """One page of rows.
 
     Attributes:
-        total: how many match; None where nobody counts.
-        looked: messages that were looked at, where nobody counts since that would be very many.
+        total: how many match; None where they are not counted.
+        looked: messages that were looked at, where they are not counted since that would be very many.
         begin: there, where the next page begins: from when on, in ms, and how many that match are left out.
     """
 
@@ -98,7 +98,7 @@ class Walk:
             if self._most is not None and self.looked >= self._most and at != self.at:
                 return
             self.looked, self.at = self.looked + 1, at
-            # Somebody may have let it go since.
+            # It may have been let go since.
             if part.state == self._state:
                 yield part
         self.is_over = True
@@ -184,7 +184,7 @@ class Finder:
         failures = {group.task: group for group in coarse if group.cause == causes.FAILURE}
         if not failures:
             return coarse
-        largest = self._queries.alike(Kind.FINGERPRINT, _TOLD_APART).groups
+        largest = self._queries.alike(Kind.FINGERPRINT, _GROUPS_READ).groups
         fine = merged((each for each in largest if each.cause == causes.FAILURE), By.CAUSE)
         known = Counter[str]()
         for group in fine:
@@ -215,11 +215,11 @@ class Finder:
         if fine:
             fine += [c for c in coarse if c.field != "queue"]
             groups = [*Filter((*fine,)).choose(self._queries.by_fingerprint(_pattern(fine)))]
-            if len(groups) <= _MERGED:
+            if len(groups) <= _GROUPS_MERGED:
                 return _chosen(groups, is_exact=len(fine) == len(where.conditions))
         groups = [*Filter((*coarse,)).choose(counted.groups)]
         is_exact = len(coarse) == len(where.conditions)
-        if len(groups) == len(counted.groups) or len(groups) > _MERGED:
+        if len(groups) == len(counted.groups) or len(groups) > _GROUPS_MERGED:
             return Chosen(None, counted.quarantined, is_exact and len(groups) == len(counted.groups))
         return _chosen(groups, is_exact)
 
@@ -300,7 +300,7 @@ class Finder:
 
     def whole(self, state: State, mids: Iterable[str]) -> Iterator[MessageRecord]:
         """Yield the records of some messages, as far as they are in this state."""
-        # Somebody may have let one go since.
+        # One may have been let go since.
         return (record for record in self._queries.records(mids) if record and record.state == state)
 
     def page(
@@ -312,17 +312,17 @@ class Finder:
         offset: int = 0,
         oldest_first: bool = False,
         begin: int = 0,
-        most: int | None = LOOKED,
+        most: int | None = PAGE_LOOKS_AT,
     ) -> Found:
-        """Return one page of what matches; where that takes reading very many, nobody counts.
+        """Return one page of what matches; where that takes reading very many, they are not counted.
 
         Args:
             offset: so many that match are left out first.
-            begin: where nobody counts: from when on, in ms; 0: from the first.
-            most: where nobody counts, messages that are looked at; None: as many as it takes.
+            begin: where they are not counted: from when on, in ms; 0: from the first.
+            most: where they are not counted, messages that are looked at; None: as many as it takes.
         """
         chosen = self.choose(state, where)
-        if not chosen.is_exact and chosen.messages > COUNTED:
+        if not chosen.is_exact and chosen.messages > PAGE_COUNTS_TO:
             bound = {"since" if oldest_first else "until": begin / 1000} if begin else {}
             walk = self.walk(where, state, chosen=chosen, most=most, oldest_first=oldest_first, **bound)
             mids, found = _page_of(walk, rows, offset, 1 if oldest_first else -1)

@@ -16,15 +16,15 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import extent, extract
 from celery_poison.ledger.queries import Queries
 from celery_poison.quarantine.search import UNITS
-from celery_poison.quarantine.story import Entry, sentence
+from celery_poison.quarantine.sentences import Entry, sentence
 from celery_poison.states import Event
 
 #: Seconds between two looks at the journal, and at a queue that is full.
-LOOK = 0.5
+LOOK_EVERY = 0.5
 #: Seconds between two lines that say how far it is.
-SAY = 5.0
+SAY_EVERY = 5.0
 #: Messages that are released at a time where nothing is waited for; after a death none but these follow.
-BATCH = 100
+RELEASED_AT_ONCE = 100
 #: The default of ``Care.soak``, in seconds.
 SOAK = 60.0
 
@@ -86,7 +86,7 @@ class Feed:
     Iterating raises ``LedgerUnavailable`` when Redis is away.
 
     Args:
-        deaths_only: where nobody died or came to quarantine since, nothing is read. Most entries are those of
+        deaths_only: read nothing where no message died or came to quarantine since. Most entries are those of
             the release itself, and to read one takes a quarter of the time that it took to release it.
     """
 
@@ -97,13 +97,13 @@ class Feed:
         self._after = extent(self._client, self._keys).last or "0-0"
 
     def __iter__(self) -> Iterator[Entry]:
-        if self._queries and self._nobody_died():
+        if self._queries and self._none_died():
             return
         for entry in extract(self._client, self._keys, after=self._after, until="+"):
             self._after = entry["at"]
             yield entry
 
-    def _nobody_died(self) -> bool:
+    def _none_died(self) -> bool:
         # Journalled and counted in one step: what is counted after this is in the journal, is behind it too.
         last, before = extent(self._client, self._keys).last, self._counted
         self._counted = self._count()
@@ -177,7 +177,7 @@ class Pace:
         feed: what the journal has got since it was asked last.
         queue_of: the queue a message goes to, by its id; empty where that is not known.
         depth: how many messages wait in a queue.
-        say: is told, in a sentence, what is waited for and how far it is.
+        say: called with a sentence about what the release waits for, and how far it is.
         clock, sleep: the time, in seconds.
 
     Attributes:
@@ -206,7 +206,7 @@ class Pace:
         self._queue = ""  # of the message in hand
         self._room: dict[str, int] = {}
         self._due = self._next_look = clock()
-        self._next_line = self._due + SAY
+        self._next_line = self._due + SAY_EVERY
 
     def let_go(self, ids: Sequence[str]) -> Iterator[Sequence[str]]:
         """Yield ids whose messages may be released now: one, where something is waited for, else a batch."""
@@ -218,7 +218,7 @@ class Pace:
                 self.held_back = [*ids[begin:]]
                 return
             is_slow = self.care.rate or self.care.max_waiting or (self.care.canary and not self._released)
-            batch = ids[begin : begin + (1 if is_slow else BATCH)]
+            batch = ids[begin : begin + (1 if is_slow else RELEASED_AT_ONCE)]
             yield batch
             begin += len(batch)
             if self._canary:
@@ -247,7 +247,7 @@ class Pace:
         while (left := over - self._clock()) > 0:
             if self._watch.death or self._watch.ends.get(id) not in (None, *_WELL):
                 break
-            self._sleep(min(LOOK, left))
+            self._sleep(min(LOOK_EVERY, left))
             self._look()
         if self._watch.death:
             self.stopped_by = f"the canary died again or came back: {self._watch.death}"
@@ -270,8 +270,8 @@ class Pace:
         """Return for how many seconds at least; 0: it may go."""
         early = self._due - self._clock()
         if early > 0:
-            return min(LOOK, early)
-        return 0.0 if self._has_room(id) else LOOK
+            return min(LOOK_EVERY, early)
+        return 0.0 if self._has_room(id) else LOOK_EVERY
 
     def _has_room(self, id: str) -> bool:
         most = self.care.max_waiting
@@ -292,11 +292,11 @@ class Pace:
         if self._watch.death and self.care.stop_on_death:
             self.stopped_by = self._watch.death
         if now >= self._next_line:
-            self._next_line = now + SAY
+            self._next_line = now + SAY_EVERY
             self._say(
                 f"{self._released} of {self._total} released, {len(self._watch.under_way)} not ended yet"
             )
 
     def _look(self) -> None:
-        self._next_look = self._clock() + LOOK
+        self._next_look = self._clock() + LOOK_EVERY
         self._watch.hear(self._feed)

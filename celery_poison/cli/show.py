@@ -1,0 +1,154 @@
+"""``celery poison show``: all that is known about one message."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+from celery import Celery
+from kombu.utils.json import dumps
+
+from celery_poison import causes
+from celery_poison.basics.text import clean, clock, near_paths
+from celery_poison.cli.next_acts import acts_on, decision
+from celery_poison.cli.output import print_json, print_rows, print_wrapped, say, wants_json
+from celery_poison.cli.session import app_of, json_option, open_quarantine, utc_option, verb
+from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine import sentences
+from celery_poison.quarantine.arguments import redacted
+from celery_poison.quarantine.body import BodyBroken, BodyRefused, decoded, preview
+from celery_poison.quarantine.detail import Detail
+from celery_poison.quarantine.failing import canvas_in
+from celery_poison.states import State
+
+
+@verb(
+    click.argument("id"),
+    click.option("--raw", is_flag=True, help="Write the body to stdout, byte for byte as it was received."),
+    utc_option,
+    json_option,
+)
+def show(ctx: click.Context, id: str, raw: bool) -> None:
+    """Show one message: where it died, its arguments, the next command, and all that is on record.
+
+    ID is a task id, or a mid where several messages carry one task id. Nothing is unpickled: a body that is
+    not JSON is shown as bytes. The text hides arguments that poison_redact names; --json and --raw do not.
+
+    \b
+    celery -A proj poison show 0b6d1a0c-4f0e-4d0a-9f5e-6c1f3a1f2b11
+    celery -A proj poison show ID --json | jq .body
+    celery -A proj poison show ID --raw > body.bin
+    """
+    if raw and wants_json():
+        raise click.UsageError("--raw and --json exclude each other")
+    quarantine = open_quarantine(ctx)
+    if raw:
+        click.echo(quarantine.message(quarantine.get(id).mid).body, nl=False)
+        return
+    detail = quarantine.detail(id)
+    if wants_json():
+        print_json(whole(detail))
+    else:
+        _tell(ctx.obj, app_of(ctx), detail)
+
+
+def whole(detail: Detail) -> dict[str, Any]:
+    """Return what ``show --json`` prints, the body included."""
+    shown = detail.as_dict()
+    if detail.stored is not None:
+        shown["body"] = decoded(detail.stored)
+        shown["body_base64"] = base64.b64encode(detail.stored.body).decode()
+    return shown
+
+
+def _tell(console: Any, app: Celery, detail: Detail) -> None:
+    record, stored = detail.record, detail.stored
+    source = near_paths(record.evidence.source)
+    where = f"{causes.short(record.cause)}{f' in {source}' if source else ''}" if record.cause else ""
+    title = console.style(clean(record.task), bold=True)
+    console.echo(f"{title}[{clean(record.id)}]" + (f"  {clean(where)}" if where else ""))
+    if record.arguments:
+        console.echo(f"arguments: {clean(record.arguments)}")
+    print_wrapped(near_paths(f"{sentences.STANDING[record.state]} {detail.story}"), "", 0)
+    if told := _waits(stored):
+        print_wrapped(told, "", 0)
+    acts = acts_on(record, observe_only=detail.observe_only)
+    _section(console, "next", acts)
+    _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])
+    for title, rows in sentences.failure_rows(detail.failure):
+        _section(console, title, [(name, near_paths(text)) for name, text in rows])
+    _section(console, "stack", [("at", near_paths(frame)) for frame in record.evidence.stack])
+    _history(console, detail.history)
+    if stored is not None:
+        _message(console, app, record.task, stored)
+    elif record.state == State.FAIL:
+        console.echo("\nThe message itself is gone for good: it was purged.")
+    elif record.state != State.DLVD:
+        console.echo("\nThe message itself is with the broker: only quarantine keeps headers and body.")
+    usual = decision(record) if record.state == State.NDLV and not record.sent_at else ""
+    if usual or acts:
+        say(f"usually: {usual}" if usual else f"next: {acts[0][0]}", err=True)
+
+
+def _waits(stored: StoredMessage | None) -> str:
+    """Return which chord waits for a message, as far as its body can be read here; else the empty string."""
+    with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):
+        if stored is not None and isinstance(chord := canvas_in(stored).get("chord"), dict):
+            return f"A chord waits for it: {chord.get('task')}."
+    return ""
+
+
+def _history(console: Any, history: Sequence[sentences.Entry]) -> None:
+    if history:
+        console.echo("\n" + console.style("history", bold=True))
+    for entry in history:
+        at = f"  {clock(int(entry['at'].partition('-')[0]) / 1000)}  "
+        print_wrapped(near_paths(sentences.sentence(entry)), at, len(at))
+
+
+def _message(console: Any, app: Celery, task: str, stored: StoredMessage) -> None:
+    """Print headers, properties and body of a message that lies in the ledger."""
+    # These repeat the arguments, with what is hidden of them.
+    headers = {
+        name: value for name, value in stored.headers.items() if name not in ("argsrepr", "kwargsrepr")
+    }
+    for title, values in (("headers", headers), ("properties", stored.properties)):
+        _section(console, title, [(name, each) for name, each in sorted(values.items()) if each is not None])
+    console.echo("\n" + console.style("body", bold=True))
+    redact = plugin_of(app).settings.redact
+    for line in preview(stored, lambda value: redacted(app, redact, task, value)):
+        console.echo(f"  {line}")
+
+
+def _facts(record: MessageRecord) -> list[tuple[str, object]]:
+    least = "at least " if record.incident and record.cause in causes.OF_WORKERS else ""
+    died = f"start {record.deliveries}, process {record.pid}, after {least}{record.runtime_ms / 1000:g} s"
+    counted = f"{record.deliveries} deliveries, {record.crashes} deaths, {record.strikes} strikes,"
+    return [
+        ("mid", record.mid),
+        ("state", record.state),
+        ("queue", record.queue),
+        ("destination", record.destination),
+        ("sent there", clock(record.sent_at)),
+        ("goes back", clock(record.retry_at)),
+        ("releases left", record.releases_left or ""),
+        ("cause", record.cause),
+        ("last death", died if record.pid else ""),
+        ("counts", f"{counted} {record.failures} failures, {record.releases} releases"),
+        ("worker", record.worker),
+        ("incident", record.incident),
+        ("fingerprint", record.fingerprint),
+        ("first seen", clock(record.first_seen)),
+        ("quarantined", clock(record.quarantined_at)),
+        ("last change", clock(record.last_seen)),
+    ]
+
+
+def _section(console: Any, title: str, rows: Sequence[tuple[str, object]]) -> None:
+    if rows:
+        console.echo("\n" + console.style(title, bold=True))
+        print_rows([(name, value if isinstance(value, str) else dumps(value)) for name, value in rows], "  ")
