@@ -41,7 +41,7 @@ def past(verb: str) -> str:
 
 
 def choosing(those: str, where: str) -> tuple[Option, ...]:
-    """Return the four ways to say which messages; :class:`Order` takes them."""
+    """Return the four ways to say which messages; :class:`TypedAct` takes them."""
     return (
         click.argument("ids", nargs=-1, metavar="[ID]..."),
         *filter_options,
@@ -61,7 +61,7 @@ _OPTIONS = (*of_quarantine, *act_options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class TypedAct:
     """What a person typed.
 
     Attributes:
@@ -202,7 +202,7 @@ def release(ctx: click.Context, **options: Any) -> None:
     celery -A proj poison release --group GROUP --after 1h --times 3 --note "their API is down"
     """
     act, more = _how(options)
-    carry_out(ctx, act, Order(**options), **more)
+    carry_out(ctx, act, TypedAct(**options), **more)
 
 
 @verb(
@@ -220,7 +220,7 @@ def fail(ctx: click.Context, force: bool, **options: Any) -> None:
     celery -A proj poison fail ID --note "customer is gone"
     celery -A proj poison fail --filter 'cause=oom age>7d' --yes
     """
-    carry_out(ctx, "fail", Order(**options), force=force)
+    carry_out(ctx, "fail", TypedAct(**options), force=force)
 
 
 @verb(*_OPTIONS)
@@ -232,7 +232,7 @@ def discard(ctx: click.Context, **options: Any) -> None:
     \b
     celery -A proj poison discard ID --note "sent by mistake"
     """
-    carry_out(ctx, "discard", Order(**options))
+    carry_out(ctx, "discard", TypedAct(**options))
 
 
 @verb(
@@ -249,10 +249,10 @@ def restore(ctx: click.Context, force: bool, **options: Any) -> None:
     \b
     celery -A proj poison restore ID --note "we need it after all"
     """
-    carry_out(ctx, "restore", Order(**options, state=State.FAIL, resolution="discarded"), force=force)
+    carry_out(ctx, "restore", TypedAct(**options, state=State.FAIL, resolution="discarded"), force=force)
 
 
-def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
+def carry_out(ctx: click.Context, verb: str, order: TypedAct, **more: Any) -> None:
     """Do it, or show what it would be done to; say what became of each message."""
     quarantine = open_quarantine(ctx)
     if order.dry_run:
@@ -278,7 +278,7 @@ def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
         ctx.exit(REFUSED)
 
 
-def chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
+def chosen(quarantine: Quarantine, verb: str, order: TypedAct) -> Sequence[str]:
     """Return whom the act is for; more than a person has named one by one must be confirmed."""
     if order.ids:
         lookup = Lookup(quarantine.queries)
@@ -301,7 +301,7 @@ def _whole(lookup: Lookup, typed: str) -> str:
     return typed
 
 
-def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
+def _rehearse(quarantine: Quarantine, verb: str, order: TypedAct) -> int:
     found, refusals = [] if order.ids else order.select(quarantine), []
     for id in dict.fromkeys(order.ids):
         try:

@@ -12,7 +12,7 @@ from kombu.utils.json import dumps
 
 from celery_poison.basics.text import count_of
 from celery_poison.cli.decisions import (
-    Order,
+    TypedAct,
     act_options,
     carry_out,
     choosing,
@@ -41,7 +41,7 @@ def export(ctx: click.Context, output: IO[str], **options: Any) -> None:
     \b
     celery -A proj poison export --group GROUP --output poison.jsonl
     """
-    order = Order(**options, yes=True)
+    order = TypedAct(**options, yes=True)
     quarantine, count = open_quarantine(ctx), 0
     for line in quarantine.export(chosen(quarantine, "export", order)):
         output.write(line + "\n")
@@ -113,7 +113,7 @@ def purge(
     if older_than and options["ids"]:
         raise click.UsageError("--older-than does not go with ids")
     everything = everything or bool(older_than and not chosen)
-    order = Order(**options, everything=everything, older_than=older_than or 0.0, state=State.FAIL)
+    order = TypedAct(**options, everything=everything, older_than=older_than or 0.0, state=State.FAIL)
     if not order.dry_run and bool(path) == no_copy:
         raise click.UsageError("say where a copy goes, --export FILE, or that there is to be none, --no-copy")
     copies: AbstractContextManager[Any] = _copies(path) if path and not order.dry_run else nullcontext()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from celery_poison import causes
 from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.rows import Kind
+from celery_poison.ledger.rows import GroupKind
 from celery_poison.model import Parked
 from celery_poison.rules.doubts import turn
 
@@ -36,7 +36,7 @@ def whose_turn(
 
 
 def _sorted(queries: Queries, suspects: Mapping[str, Parked]) -> dict[str, Parked]:
-    found = queries.alike(Kind.QUEUE).groups
+    found = queries.alike(GroupKind.QUEUE).groups
     convicted = {group.task for group in found if group.cause not in causes.NO_CONVICTIONS}
     records = queries.suspected([parked.start.id for parked in suspects.values()])
     turns = {

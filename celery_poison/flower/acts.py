@@ -16,8 +16,8 @@ from celery_poison.extensions.holds.desk import HoldDesk
 from celery_poison.extensions.holds.pauses import Pause, Scope
 from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
-from celery_poison.flower.async_ledger import Job
-from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen, scheduled
+from celery_poison.flower.async_ledger import ActJob
+from celery_poison.flower.choosing import ACTIONS, Choice, MessageAct, NothingChosen, scheduled
 from celery_poison.ledger.outbox import LaneRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.causes import Cause
@@ -34,14 +34,14 @@ HOLDS = (str(Scope.QUEUE), str(Scope.TASK), SENDING)
 OVERDUE = 30.0
 
 
-def action(verb: str) -> Action:
+def action(verb: str) -> MessageAct:
     """Return the act on messages of that name; HTTPError 404: there is none."""
     if verb not in ACTIONS:
         raise HTTPError(404, f"There is no act {verb}")
     return ACTIONS[verb]
 
 
-async def begin(of: Guarded, verb: str, choice: Choice, patience: float) -> Job:
+async def begin(of: Guarded, verb: str, choice: Choice, patience: float) -> ActJob:
     """Begin an act on messages, and wait at most ``patience`` seconds for its end.
 
     Raises:
@@ -54,11 +54,11 @@ async def begin(of: Guarded, verb: str, choice: Choice, patience: float) -> Job:
     how: dict[str, Any] = {name: True for name in asked.choices if of.said(name) == "1"}
     if asked.asks:
         how |= scheduled({name: of.said(name).strip() for name in asked.asks})
-    job = Job(verb, choice.mids, actor=of.actor, note=of.said("note"), **how)
+    job = ActJob(verb, choice.mids, actor=of.actor, note=of.said("note"), **how)
     return await of.ledger.start(job, patience)
 
 
-def job(of: Guarded, id: str) -> Job:
+def job(of: Guarded, id: str) -> ActJob:
     """Return an act that is, or was, under way; HTTPError 404: it is not remembered."""
     if id not in of.ledger.jobs:
         raise HTTPError(404, "This act is not remembered: Flower was started again since. See the journal")
@@ -140,7 +140,7 @@ async def hold(of: Guarded) -> Any:
 # --- what is held back (WAS-6, WAS-7, TP1-4) ----------------------------------------------------------
 
 
-class Held(NamedTuple):
+class HeldBack(NamedTuple):
     """One line.
 
     Attributes:
@@ -166,22 +166,22 @@ class Held(NamedTuple):
         return self._asdict()
 
 
-def held(seen: Overview) -> list[Held]:
+def held(seen: Overview) -> list[HeldBack]:
     """Return everything that is held back, the pauses first."""
     return [*map(_paused, seen.panel("paused") or ()), *_unsent(seen.outbox), *_unmoved(seen)]
 
 
-def _paused(pause: Pause) -> Held:
+def _paused(pause: Pause) -> HeldBack:
     story = {
         Scope.QUEUE: f"No worker consumes queue {pause.name}",
         Scope.TASK: f"Messages of task {pause.name} do not begin",
         Scope.ENDPOINT: f"{pause.worker} does not consume queue {pause.name}",
     }[pause.scope]
     by = pause.actor or "itself"
-    return Held(pause.scope, pause.name, pause.worker, story, by, pause.note, pause.since)
+    return HeldBack(pause.scope, pause.name, pause.worker, story, by, pause.note, pause.since)
 
 
-def _unsent(lanes: list[LaneRecord]) -> Iterator[Held]:
+def _unsent(lanes: list[LaneRecord]) -> Iterator[HeldBack]:
     for lane in lanes:
         of = f" of task {lane.task}" if lane.task else ""
         if lane.blocked:
@@ -189,17 +189,19 @@ def _unsent(lanes: list[LaneRecord]) -> Iterator[Held]:
             note = str(lane.blocked.get("note") or _why(str(lane.blocked.get("cause") or "")))
             since = lane.blocked.get("at_ms", 0) / 1000 or None
             story = f"Nothing{of} is sent to queue {lane.queue}"
-            yield Held(SENDING, lane.queue, lane.task, story, by, note, since, lane.waiting)
+            yield HeldBack(SENDING, lane.queue, lane.task, story, by, note, since, lane.waiting)
         elif lane.cause:
             story, note = f"Sending{of} to queue {lane.queue} fails, and is tried again", _why(lane.cause)
-            yield Held(SENDING, lane.queue, lane.task, story, note=note, waiting=lane.waiting, can_go=False)
+            yield HeldBack(
+                SENDING, lane.queue, lane.task, story, note=note, waiting=lane.waiting, can_go=False
+            )
 
 
-def _unmoved(seen: Overview) -> Iterator[Held]:
+def _unmoved(seen: Overview) -> Iterator[HeldBack]:
     rows = seen.outbox_database
     if rows and rows.oldest and seen.at - rows.oldest > OVERDUE:
         story = "Messages in your own database are not moved into the outbox"
-        yield Held(SENDING, "", "", story, since=rows.oldest, waiting=rows.rows, can_go=False)
+        yield HeldBack(SENDING, "", "", story, since=rows.oldest, waiting=rows.rows, can_go=False)
 
 
 def _why(cause: str) -> str:

@@ -53,7 +53,7 @@ class Stopped(Exception):
     """The act is to stop: a person asked for that."""
 
 
-class Job:
+class ActJob:
     """One act on many messages.
 
     Args:
@@ -161,7 +161,7 @@ class AsyncLedger:
         self.snapshot = Snapshot()
         self.trouble = ""
         self._is_mine = False
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, ActJob] = {}
 
     @property
     def quarantine(self) -> Quarantine:
@@ -225,7 +225,7 @@ class AsyncLedger:
                 self.trouble = self.trouble or "no answer so far"
         return self.snapshot
 
-    async def start(self, job: Job, patience: float) -> Job:
+    async def start(self, job: ActJob, patience: float) -> ActJob:
         """Begin an act, and wait at most ``patience`` seconds for its end."""
         ended = [each.id for each in self.jobs.values() if each.finished]
         for id in ended[: max(0, len(ended) - _JOBS_REMEMBERED)]:

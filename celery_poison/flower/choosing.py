@@ -30,7 +30,7 @@ TABS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class MessageAct:
     """One act on messages in quarantine.
 
     Attributes:
@@ -60,29 +60,29 @@ _FORCED_FAIL = (
 ACTIONS = {
     action.verb: action
     for action in (
-        Action(
+        MessageAct(
             "release",
             "Publish the stored originals to their own queues. Each runs alone, and one more death brings it"
             " straight back.",
             {"force": _FORCED_RELEASE, "keep_counts": "count its strikes and failures on, not from 0."},
         ),
-        Action(
+        MessageAct(
             "fail",
             "Give messages up: who waits for their results gets an error; chords and errbacks hear of it.",
             {"force": _FORCED_FAIL},
         ),
-        Action(
+        MessageAct(
             "discard",
             "Give messages up without a report: callers that wait for their results wait in vain.",
         ),
-        Action(
+        MessageAct(
             "schedule",
             "Release messages by themselves, after a pause: for causes that pass. Until then they stay, and a"
             " release, or giving them up, ends it.",
             {"force": _FORCED_RELEASE},
             {"after": "by itself, after so long: 10m, 1h", "times": "and again when it comes back"},
         ),
-        Action(
+        MessageAct(
             "unschedule",
             "Take a scheduled release back: the messages stay until a person decides.",
         ),

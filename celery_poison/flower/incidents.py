@@ -56,7 +56,7 @@ class Suspect(NamedTuple):
     sentence: str
 
 
-class Death(NamedTuple):
+class WorkerDeath(NamedTuple):
     """One incident, worded, with the messages that were running; ``kind``: one of :data:`KINDS`."""
 
     incident: Incident
@@ -72,7 +72,7 @@ class Death(NamedTuple):
 class Seen(NamedTuple):
     """What the page shows; ``slowest``: seconds of the longest recovery."""
 
-    deaths: list[Death]
+    deaths: list[WorkerDeath]
     processes: int
     pictures: list[str]
     slowest: float | None
@@ -96,7 +96,7 @@ def read(ledger: AsyncLedger, word: str) -> Seen:
     return Seen(deaths, len(alone), draw(marks, now - SPANS[word], now), max(took, default=None))
 
 
-def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> Death:
+def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDeath:
     suspects: dict[str, Suspect] = {}
     for entry in judged:
         known, verdict = suspects.get(entry["mid"]), _VERDICTS[entry["event"]]
@@ -108,7 +108,7 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> Death:
     named, took = [*suspects.values()][:_MESSAGES_NAMED], incident.took
     is_convicted = any(each.verdict == "convicted" for each in named)
     by_queue = ", ".join(f"{words.say(queue)}: {n}" for queue, n in incident.returned.items())
-    return Death(
+    return WorkerDeath(
         incident,
         kind="open" if took is None else "convicted" if is_convicted else "worker",
         took=f"{took:.1f} s" if took is not None else "still going on",

@@ -24,7 +24,7 @@ _ARGUMENTS = ("argsrepr", "kwargsrepr")
 _DECISIONS = ("released", "failed", "discarded", "edited", "copied", "restored", "purged")
 
 
-class Step(NamedTuple):
+class JournalStep(NamedTuple):
     """One line of a message's life, ready to be shown.
 
     Attributes:
@@ -58,9 +58,9 @@ class MessageStory(NamedTuple):
     stored: StoredMessage | None
     standing: str
     why: str
-    steps: list[Step]
+    steps: list[JournalStep]
     left_out: int
-    decisions: list[Step]
+    decisions: list[JournalStep]
     raised: list[tuple[str, list[tuple[str, str]]]]
     above: list[str]
     stack: list[tuple[str, bool]]
@@ -137,7 +137,7 @@ def _folded(failure: KeptFailure | None) -> tuple[list[str], KeptFailure | None]
     return lines[first:own], kept
 
 
-def _step(entry: Mapping[str, str]) -> Step:
+def _step(entry: Mapping[str, str]) -> JournalStep:
     """Word an entry; ``memory_kb`` and ``release`` came with schema 2 of the journal."""
     kind, memory = entry.get("event", "?"), entry.get("memory_kb", "")
     known = {
@@ -149,7 +149,9 @@ def _step(entry: Mapping[str, str]) -> Step:
     }
     shown = {name: words.say(value) for name, value in known.items() if value}
     shown |= _evidence(entry.get("evidence", ""))
-    return Step(words.at(entry), words.say(kind, 40), words.say(sentences.sentence(entry), 1000), shown)
+    return JournalStep(
+        words.at(entry), words.say(kind, 40), words.say(sentences.sentence(entry), 1000), shown
+    )
 
 
 def _evidence(text: str) -> dict[str, str]:

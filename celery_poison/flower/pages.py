@@ -15,7 +15,7 @@ from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.flower import acts, changing, deaths, incidents, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
 from celery_poison.flower.async_ledger import ANSWER_TIMEOUT, SEARCH_TIMEOUT, AsyncLedger
-from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing
+from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing, MessageAct
 from celery_poison.flower.message import MessageStory, read_story
 from celery_poison.quarantine.finder import PAGE_COUNTS_TO, PAGE_LOOKS_AT, Found
 from celery_poison.quarantine.lookup import AmbiguousId
@@ -69,7 +69,7 @@ class Page(Guarded, BaseHandler):
         self.set_status(status_of(trouble))
         return str(trouble)
 
-    def offers(self, state: str) -> list[Action]:
+    def offers(self, state: str) -> list[MessageAct]:
         """Return what can be done here with a message in this state."""
         return [] if self.closed else [each for each in ACTIONS.values() if state in each.states]
 

@@ -130,7 +130,7 @@ def seconds(text: str | None) -> float | None:
 _SCANNED = 5000
 
 
-class Kind(StrEnum):
+class GroupKind(StrEnum):
     """What is alike beside task and cause."""
 
     QUEUE = "queue"
@@ -138,7 +138,7 @@ class Kind(StrEnum):
 
 
 #: Groups of each kind that are counted in one step of Redis.
-_COUNTED = {Kind.QUEUE: 20_000, Kind.FINGERPRINT: 2000}
+_COUNTED = {GroupKind.QUEUE: 20_000, GroupKind.FINGERPRINT: 2000}
 
 
 class Alike(NamedTuple):
@@ -194,7 +194,7 @@ class Counted(NamedTuple):
 class Groups(Reader):
     """Reads the groups."""
 
-    def alike(self, kind: Kind, most: int = 0) -> Counted:
+    def alike(self, kind: GroupKind, most: int = 0) -> Counted:
         """Return the largest groups of a kind; 0: all."""
         # Of what is alike in its queue all in one step, so that they can be added up; it is not much.
         size = min(most or _COUNTED[kind], _COUNTED[kind])
@@ -220,7 +220,7 @@ class Groups(Reader):
         while True:
             _, cursor, text = self._read("labels", [self._keys.groups], [cursor, pattern, _SCANNED])
             for labels, messages, sha in json.loads(text.decode("utf-8", "replace")):
-                found[sha] = Alike(*_labels(Kind.FINGERPRINT, *labels), messages, sha)
+                found[sha] = Alike(*_labels(GroupKind.FINGERPRINT, *labels), messages, sha)
             if cursor == b"0":
                 return [*found.values()]
 
@@ -259,5 +259,5 @@ class Groups(Reader):
             return self._script(name)(keys, values)
 
 
-def _labels(kind: Kind, task: str, cause: str, third: str) -> tuple[str, str, str, str]:
-    return (task, cause, third, "") if kind is Kind.QUEUE else (task, cause, "", third)
+def _labels(kind: GroupKind, task: str, cause: str, third: str) -> tuple[str, str, str, str]:
+    return (task, cause, third, "") if kind is GroupKind.QUEUE else (task, cause, "", third)

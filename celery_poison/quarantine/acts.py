@@ -11,7 +11,7 @@ from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.quarantine import WHY_FORCE
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.decisions import Case, Decisions, Listener, Outcomes, Request
+from celery_poison.quarantine.decisions import Decisions, Listener, Outcomes, Request, Reserved
 from celery_poison.quarantine.detail import Detail
 from celery_poison.quarantine.failing import store_failure, tell_worker
 from celery_poison.quarantine.owner import default_actor
@@ -71,7 +71,7 @@ class Acts:
                 of an edited one may run beside it.
         """
 
-        def act(case: Case) -> None:
+        def act(case: Reserved) -> None:
             record = case.record
             _refuse_unless_given_up(record, "restored")
             if record.resolution in WHY_FORCE and not force:
@@ -99,7 +99,7 @@ class Acts:
             SecondPersonNeeded: with ``poison_second_person``: so many, and only one has asked for it.
         """
 
-        def act(case: Case) -> None:
+        def act(case: Reserved) -> None:
             record = case.record
             _refuse_unless_given_up(record, "purged; discard or fail it first")
             if before is not None:
@@ -109,7 +109,7 @@ class Acts:
 
         return self._decisions.each(ids, _request("purge", actor, note), act, on_outcome)
 
-    def _fail(self, force: bool, publisher: Publisher, case: Case) -> None:
+    def _fail(self, force: bool, publisher: Publisher, case: Reserved) -> None:
         record = case.record
         if record.cause != causes.FAILURE:  # its caller heard of that when it failed
             kept = self._store.row(record.mid)
@@ -119,7 +119,7 @@ class Acts:
         self._store.ledger.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
         case.announce(signals.message_failed)
 
-    def _discard(self, case: Case) -> None:
+    def _discard(self, case: Reserved) -> None:
         self._store.is_registered(case.record.task)  # may have an error transaction of its own
         hooks = self._store.plugin.extensions.discarding
         with within(hook(self._store.ledger, case.record, self._store.row, case.note) for hook in hooks):

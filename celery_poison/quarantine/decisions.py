@@ -70,7 +70,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Reserved:
     """One message that is reserved for one person's decision.
 
     Attributes:
@@ -157,7 +157,7 @@ class Decisions:
         self,
         ids: Iterable[str],
         request: Request,
-        act: Callable[[Case], None],
+        act: Callable[[Reserved], None],
         on_outcome: Listener | None = None,
     ) -> Outcomes:
         """Do ``act`` to each message of these ids; return what became of each.
@@ -219,7 +219,7 @@ class Decisions:
             logger.debug("celery_poison: the event of %s will not be sent: %s", verb, error)
 
     def _decide(
-        self, find: Callable[[str], MessageRecord], id: str, request: Request, act: Callable[[Case], None]
+        self, find: Callable[[str], MessageRecord], id: str, request: Request, act: Callable[[Reserved], None]
     ) -> Outcome:
         """Act on one message; every trouble but a lost Redis is an outcome."""
         found = {"mid": "", "id": id, "task": ""}
@@ -227,7 +227,7 @@ class Decisions:
             record = find(id)
             found = {"mid": record.mid, "id": record.id, "task": record.task}
             if request.verb in _AT_ONCE:
-                act(Case(record, 0, request.actor, request.note))
+                act(Reserved(record, 0, request.actor, request.note))
             else:
                 self._reserved(record, request, act)
         except LedgerUnavailable:
@@ -238,13 +238,13 @@ class Decisions:
             self.leave_notices(request.verb, [record])
         return Outcome(**found, done=True)
 
-    def _reserved(self, record: MessageRecord, request: Request, act: Callable[[Case], None]) -> None:
+    def _reserved(self, record: MessageRecord, request: Request, act: Callable[[Reserved], None]) -> None:
         """Act on a message in quarantine while no other act can."""
         record = self.suspects.take(record, request.verb, request.why_taken_out)
         refuse_unless_kept(record, request.verb)
         number = self.store.ledger.decide(record.mid, request.verb, request.actor, request.note)
         try:
-            act(Case(record, number, request.actor, request.note))
+            act(Reserved(record, number, request.actor, request.note))
         except BaseException:
             self.store.ledger.undecide(record.mid, number)  # open to every act again
             raise

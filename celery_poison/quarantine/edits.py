@@ -22,7 +22,7 @@ from celery_poison.quarantine.changed_copy import (
     fingerprint_of_copy,
     is_same,
 )
-from celery_poison.quarantine.decisions import Case, Decisions, Outcome, Outcomes, Request
+from celery_poison.quarantine.decisions import Decisions, Outcome, Outcomes, Request, Reserved
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.store import Store
@@ -110,7 +110,7 @@ class Edits:
         record = Lookup(self._store.queries).find(id, whole=True)
         return self._draft(record, change, "", force)
 
-    def _edit(self, change: Change, copy_mid: str, force: bool, case: Case) -> None:
+    def _edit(self, change: Change, copy_mid: str, force: bool, case: Reserved) -> None:
         draft = self._draft(case.record, change, copy_mid, force)
         record, task = case.record, case.record.task
         app, settings, ledger = self._store.app, self._store.settings, self._store.ledger

@@ -17,7 +17,7 @@ from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.rows import Alike, Counted, Kind
+from celery_poison.ledger.rows import Alike, Counted, GroupKind
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.search import GROUP, By, Condition, Filter, Group, group_id, grouped, ranked
 from celery_poison.states import State
@@ -33,7 +33,7 @@ PAGE_LOOKS_AT, PAGE_COUNTS_TO = 2000, 5000
 _ALL = Filter()
 
 
-class Chosen(NamedTuple):
+class MatchingGroups(NamedTuple):
     """Where everything is that a filter lets through.
 
     Attributes:
@@ -118,11 +118,11 @@ class Finder:
 
         What versions of before quarantined is put into its groups first. Not whole: Redis takes no writes.
         """
-        counted = self._queries.alike(Kind.QUEUE)
+        counted = self._queries.alike(GroupKind.QUEUE)
         if not counted.is_whole:
             with suppress(LedgerUnavailable):
                 self.regroup()
-                counted = self._queries.alike(Kind.QUEUE)
+                counted = self._queries.alike(GroupKind.QUEUE)
         return counted
 
     def regroup(self) -> None:
@@ -130,7 +130,7 @@ class Finder:
         self._ledger.note_repair()
         for page in self._queries.pages(State.NDLV):
             self._ledger.regroup([mid for mid, _ in page])
-        for kind in Kind:
+        for kind in GroupKind:
             counted = self._queries.alike(kind)
             for group in [] if counted.adds_up else counted.groups:
                 labels = group.task, group.cause, group.queue or group.fingerprint
@@ -152,7 +152,9 @@ class Finder:
         elif by is By.CAUSE and all(_tells_queues(c, counted.groups) for c in where.conditions):
             found = self._with_failures(where, merged(where.choose(counted.groups), by))
         elif all(c.field in ("task", "cause", "fingerprint", GROUP) for c in where.conditions):
-            fine = self._queries.alike(Kind.FINGERPRINT, 0 if where.conditions or by is By.CAUSE else limit)
+            fine = self._queries.alike(
+                GroupKind.FINGERPRINT, 0 if where.conditions or by is By.CAUSE else limit
+            )
             found = merged(where.choose(fine.groups), by)
             if not where.conditions and by is By.FINGERPRINT:
                 return found, fine.total
@@ -168,7 +170,7 @@ class Finder:
         failures = Filter((*where.conditions, Condition("cause", "=", causes.FAILURE)))
         if any(c.field == "queue" for c in where.conditions):
             return ranked([*rest, *grouped(self.records(failures), By.CAUSE)])
-        fine = self._queries.alike(Kind.FINGERPRINT).groups
+        fine = self._queries.alike(GroupKind.FINGERPRINT).groups
         return ranked([*rest, *merged(failures.choose(fine), By.CAUSE)])
 
     def for_people(self, counted: Counted) -> list[Group]:
@@ -184,7 +186,7 @@ class Finder:
         failures = {group.task: group for group in coarse if group.cause == causes.FAILURE}
         if not failures:
             return coarse
-        largest = self._queries.alike(Kind.FINGERPRINT, _GROUPS_READ).groups
+        largest = self._queries.alike(GroupKind.FINGERPRINT, _GROUPS_READ).groups
         fine = merged((each for each in largest if each.cause == causes.FAILURE), By.CAUSE)
         known = Counter[str]()
         for group in fine:
@@ -202,13 +204,13 @@ class Finder:
 
     # --- messages ------------------------------------------------------------------------------
 
-    def choose(self, state: State, where: Filter = _ALL) -> Chosen:
+    def choose(self, state: State, where: Filter = _ALL) -> MatchingGroups:
         """Return in which groups there is what matches."""
         if state is State.FAIL:
-            return Chosen(None, self._queries.totals()["failed"], not where.conditions)
+            return MatchingGroups(None, self._queries.totals()["failed"], not where.conditions)
         counted = self.by_queue()
         if not counted.is_whole:
-            return Chosen(None, counted.quarantined, not where.conditions)
+            return MatchingGroups(None, counted.quarantined, not where.conditions)
         coarse = [c for c in where.conditions if _tells_queues(c, counted.groups)]
         exact = (c for c in where.conditions if c.operator == "=" and c not in coarse)
         fine = [c for c in exact if c.field in ("fingerprint", GROUP)]
@@ -220,13 +222,13 @@ class Finder:
         groups = [*Filter((*coarse,)).choose(counted.groups)]
         is_exact = len(coarse) == len(where.conditions)
         if len(groups) == len(counted.groups) or len(groups) > _GROUPS_MERGED:
-            return Chosen(None, counted.quarantined, is_exact and len(groups) == len(counted.groups))
+            return MatchingGroups(None, counted.quarantined, is_exact and len(groups) == len(counted.groups))
         return _chosen(groups, is_exact)
 
     def index(
         self,
         state: State,
-        chosen: Chosen,
+        chosen: MatchingGroups,
         where: Filter = _ALL,
         *,
         since: float = 0.0,
@@ -260,7 +262,7 @@ class Finder:
         where: Filter = _ALL,
         state: State = State.NDLV,
         *,
-        chosen: Chosen | None = None,
+        chosen: MatchingGroups | None = None,
         most: int | None = None,
         **which: Any,
     ) -> Walk:
@@ -274,7 +276,7 @@ class Finder:
         chosen = chosen or self.choose(state, where)
         return Walk(self.index(state, chosen, where, **which), self._queries, where, state, most)
 
-    def mids(self, where: Filter, state: State, chosen: Chosen, **which: Any) -> Iterator[str]:
+    def mids(self, where: Filter, state: State, chosen: MatchingGroups, **which: Any) -> Iterator[str]:
         """Yield the mids of what matches, as it is asked for; nothing but the index is read if it can tell.
 
         Args:
@@ -348,8 +350,8 @@ def _page_of(walk: Walk, rows: int, offset: int, later: int) -> tuple[list[str],
     return mids, Found((), None, more, walk.looked, begin if more else (0, 0))
 
 
-def _chosen(groups: Sequence[Alike], is_exact: bool) -> Chosen:
-    return Chosen([group.sha for group in groups], sum(group.messages for group in groups), is_exact)
+def _chosen(groups: Sequence[Alike], is_exact: bool) -> MatchingGroups:
+    return MatchingGroups([group.sha for group in groups], sum(group.messages for group in groups), is_exact)
 
 
 def _tells_queues(condition: Condition, groups: Iterable[Alike]) -> bool:

@@ -17,12 +17,12 @@ from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNo
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.care import BadCare, Care, Feed, Pace
 from celery_poison.quarantine.decisions import (
-    Case,
     Decisions,
     Listener,
     Outcome,
     Outcomes,
     Request,
+    Reserved,
     heard,
     reason_of,
 )
@@ -36,7 +36,7 @@ MOST_BYTES = 4_000_000
 
 
 @dataclass(slots=True)
-class Attempt:
+class Releasable:
     """One message of a batch, and how far its release has come.
 
     Attributes:
@@ -51,7 +51,7 @@ class Attempt:
     done: bool = False
 
     @classmethod
-    def of(cls, id: str, found: MessageRecord | PoisonError) -> Attempt:
+    def of(cls, id: str, found: MessageRecord | PoisonError) -> Releasable:
         if isinstance(found, MessageRecord):
             return cls(found)
         return cls(MessageRecord(id=id, mid="", task="", queue="", state=""), found)
@@ -139,7 +139,7 @@ class Releases:
         if not (after > 0 and times > 0):
             raise BadCare(f"after is {after}, times is {times}: both must be above zero")
 
-        def act(case: Case) -> None:
+        def act(case: Reserved) -> None:
             if (why := None if force else _unknown_task(self._store, case.record)) is not None:
                 raise why
             self._store.ledger.schedule(case.record.mid, after, times, case.actor, case.note)
@@ -152,7 +152,7 @@ class Releases:
     ) -> Outcomes:
         """Keep messages in quarantine that would go back to their queue by themselves (NDLV)."""
 
-        def act(case: Case) -> None:
+        def act(case: Reserved) -> None:
             if not self._store.ledger.schedule(case.record.mid, 0, 0, case.actor, case.note):
                 raise IllegalTransition("no release of the message is scheduled")
 
@@ -186,9 +186,9 @@ class _Batches:
         for id in pace.held_back:
             yield Outcome(mid=id, id=id, task="", done=False, error=f"not released: {pace.stopped_by}")
 
-    def _attempt(self, ids: Sequence[str]) -> list[Attempt]:
+    def _attempt(self, ids: Sequence[str]) -> list[Releasable]:
         """Release the first of these messages, at least one; return what became of those that were tried."""
-        attempts = _together(map(Attempt.of, ids, self._lookup.find_each(ids)))
+        attempts = _together(map(Releasable.of, ids, self._lookup.find_each(ids)))
         try:
             self._reserve(attempts)
             tried = self._publish(attempts)
@@ -202,11 +202,11 @@ class _Batches:
         released = [each for each in attempts if each.done]
         actor, note = self._request.actor, self._request.note
         for each in released:
-            Case(each.record, each.number, actor, note).announce(signals.message_released)
+            Reserved(each.record, each.number, actor, note).announce(signals.message_released)
         self._decisions.leave_notices("release", [each.record for each in released])
         return attempts[:tried]
 
-    def _reserve(self, attempts: Sequence[Attempt]) -> None:
+    def _reserve(self, attempts: Sequence[Releasable]) -> None:
         for each in attempts:
             if each.error is None:
                 each.error = self._why_not(each)
@@ -219,7 +219,7 @@ class _Batches:
             else:
                 each.error = number
 
-    def _why_not(self, attempt: Attempt) -> PoisonError | None:
+    def _why_not(self, attempt: Releasable) -> PoisonError | None:
         try:
             why = self._request.why_taken_out
             attempt.record = self._decisions.suspects.take(attempt.record, "release", why)
@@ -228,7 +228,7 @@ class _Batches:
             return error
         return None if self._request.force else _unknown_task(self._store, attempt.record)
 
-    def _publish(self, attempts: Sequence[Attempt]) -> int:
+    def _publish(self, attempts: Sequence[Releasable]) -> int:
         """Publish what is reserved; return how many attempts were dealt with, the first ones."""
         reserved = [each for each in attempts if each.number]
         parcels: list[Parcel] = []
@@ -245,7 +245,7 @@ class _Batches:
         untried = ready[len(refusals) :]
         return attempts.index(untried[0]) if untried else len(attempts)
 
-    def _complete(self, attempts: Sequence[Attempt]) -> None:
+    def _complete(self, attempts: Sequence[Releasable]) -> None:
         published = [each for each in attempts if each.number and each.error is None]
         releases = [(each.record.mid, each.record.id, each.number) for each in published]
         actor, note, to = self._request.actor, self._request.note, self._request.to
@@ -264,7 +264,7 @@ def _unknown_task(store: Store, record: MessageRecord) -> PoisonError | None:
     )
 
 
-def _parcel(request: Request, attempt: Attempt, raw: dict[str, bytes]) -> Parcel:
+def _parcel(request: Request, attempt: Releasable, raw: dict[str, bytes]) -> Parcel:
     record = attempt.record
     if not raw:
         raise MessageNotFound(f"no message {record.mid!r} in quarantine")
@@ -274,9 +274,9 @@ def _parcel(request: Request, attempt: Attempt, raw: dict[str, bytes]) -> Parcel
     )
 
 
-def _together(attempts: Iterable[Attempt]) -> list[Attempt]:
+def _together(attempts: Iterable[Releasable]) -> list[Releasable]:
     """Return the first of them: as many as memory is to hold, and no message twice."""
-    taken: list[Attempt] = []
+    taken: list[Releasable] = []
     seen, room = set[str](), MOST_BYTES
     for each in attempts:
         record = each.record

@@ -68,7 +68,7 @@ class TaskPolicy(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policies(Record):
+class PolicyList(Record):
     """The policies of one moment; attributes as of :class:`BlockList`."""
 
     version: int
@@ -164,7 +164,7 @@ class Rules:
 
     # --- policies (EMS-9) ----------------------------------------------------------------------
 
-    def policies(self) -> Policies:
+    def policies(self) -> PolicyList:
         """Return the policy of every guarded task, and of every task or queue that has one of its own."""
         self._store.check_owner()
         overrides, complaints = Overrides.read(*stored.read(self._ledger, self._ledger.keys.policy)[:2])
@@ -174,7 +174,7 @@ class Rules:
         tasks = [_task_policy(name, guarded.get(name), overrides, settings) for name in names]
         queues = sorted({*(settings.queues or {}), *overrides.by_queue})
         tasks += [_queue_policy(queue, overrides, settings) for queue in queues]
-        return Policies(version=overrides.version, tasks=tasks, ignored=[*map(str, complaints)])
+        return PolicyList(version=overrides.version, tasks=tasks, ignored=[*map(str, complaints)])
 
     def set_policy(
         self,

@@ -32,7 +32,7 @@ STUCK_NAMED, STUCK_LOOKED_AT = 20, 1000
 BYTES_READ = 1_000_000
 
 
-class Kind(StrEnum):
+class StuckKind(StrEnum):
     """Where a message is on record that does not run."""
 
     CANDIDATE = "candidate"
@@ -52,7 +52,7 @@ SWEPT = 300.0
 
 
 def is_stuck(
-    kind: Kind, age: float, owner_lives: bool | None, *, activation: float, visibility: float = math.inf
+    kind: StuckKind, age: float, owner_lives: bool | None, *, activation: float, visibility: float = math.inf
 ) -> bool:
     """Return whether no worker works on a message that should have gone on by now.
 
@@ -65,13 +65,13 @@ def is_stuck(
         visibility: the broker's visibility timeout, in seconds.
     """
     match kind, owner_lives:
-        case Kind.CANDIDATE, None:
+        case StuckKind.CANDIDATE, None:
             return age > RUN_AGAIN * activation
-        case Kind.CANDIDATE, True:
+        case StuckKind.CANDIDATE, True:
             return age > TRIED * activation
-        case Kind.PARKED, True:
+        case StuckKind.PARKED, True:
             return False
-        case Kind.UNACKED, None:
+        case StuckKind.UNACKED, None:
             return age > visibility + SWEPT
         case _:  # its worker is gone; or it lives, and does not renew what it has forgotten
             return age > RECOVERED * activation
@@ -89,7 +89,7 @@ class Stuck(Record):
         cure: what to do, as sentences.
     """
 
-    kind: Kind
+    kind: StuckKind
     id: str
     queue: str
     since: float
@@ -108,7 +108,7 @@ class Stranded:
         unread: why the broker could not be read; empty if it could, or need not be.
     """
 
-    counts: Mapping[Kind, int]
+    counts: Mapping[StuckKind, int]
     oldest: list[Stuck]
     unread: str = ""
 
@@ -132,22 +132,22 @@ def find_stranded(app: Celery) -> Stranded:
         ConfigurationError: a setting is wrong, so that it is not known where to look.
         LedgerUnavailable: Redis is away. ``unread`` says that a broker is away.
     """
-    look = _Look(app)
-    found = {Kind.CANDIDATE: list(look.candidates()), Kind.PARKED: list(look.parked())}
+    look = _Search(app)
+    found = {StuckKind.CANDIDATE: list(look.candidates()), StuckKind.PARKED: list(look.parked())}
     unread = ""
     try:
         with app.connection_for_read(transport_options=bounded_options(app)) as connection:
             if issubclass(connection.get_transport_cls(), redis.Transport):
-                found[Kind.UNACKED] = list(look.unacked(connection.channel()))
+                found[StuckKind.UNACKED] = list(look.unacked(connection.channel()))
     except Exception as error:  # each transport has errors of its own
         unread = f"the broker cannot be read ({type(error).__name__}): unacknowledged messages are not known"
-    elsewhere = {stuck.id for kind in (Kind.PARKED, Kind.UNACKED) for stuck in found.get(kind, ())}
-    found[Kind.CANDIDATE] = [stuck for stuck in found[Kind.CANDIDATE] if stuck.id not in elsewhere]
+    elsewhere = {stuck.id for kind in (StuckKind.PARKED, StuckKind.UNACKED) for stuck in found.get(kind, ())}
+    found[StuckKind.CANDIDATE] = [stuck for stuck in found[StuckKind.CANDIDATE] if stuck.id not in elsewhere]
     oldest = sorted((stuck for kind in found.values() for stuck in kind), key=lambda stuck: stuck.since)
     return Stranded({kind: len(stuck) for kind, stuck in found.items()}, oldest[:STUCK_NAMED], unread)
 
 
-class _Look:
+class _Search:
     """One look at what waits, and at who lives."""
 
     def __init__(self, app: Celery) -> None:
@@ -179,10 +179,10 @@ class _Look:
             if any(stops(record.queue, record.task) for stops in self._stops):
                 continue
             runs = record.state == State.DLNG and owner.lives
-            if not runs and is_stuck(Kind.CANDIDATE, age, owner.lives, activation=self._activation):
+            if not runs and is_stuck(StuckKind.CANDIDATE, age, owner.lives, activation=self._activation):
                 why = "flagged as a candidate, and not run since" + _said(owner)
                 cure = self._cure(record.queue, command(f"poison show {argument(record.id)}"))
-                yield Stuck(Kind.CANDIDATE, record.id, record.queue, self._now - age, age, why, cure)
+                yield Stuck(StuckKind.CANDIDATE, record.id, record.queue, self._now - age, age, why, cure)
 
     def parked(self) -> Iterator[Stuck]:
         """Yield the parked messages that nothing is in the way of."""
@@ -196,11 +196,11 @@ class _Look:
             age = self._age(owner, number / 1000, earlier.last_seen if earlier else None)
             # Until a worker has a cell for it, it is a suspect that is not stuck.
             waits = copy.alone > 0 and self._has_cells and copy.queue in self._consumed
-            kind, lives = (Kind.CANDIDATE, True) if waits else (Kind.PARKED, owner.lives)
+            kind, lives = (StuckKind.CANDIDATE, True) if waits else (StuckKind.PARKED, owner.lives)
             if is_stuck(kind, age, lives, activation=self._activation):
                 why = "parked, and nothing is left that it has to wait for" + _said(owner)
                 cure = self._cure(copy.queue, f"look why it cannot be published: log of {self._monitor}")
-                yield Stuck(Kind.PARKED, copy.id, copy.queue, self._now - age, age, why, cure)
+                yield Stuck(StuckKind.PARKED, copy.id, copy.queue, self._now - age, age, why, cure)
 
     def unacked(self, channel: Any) -> Iterator[Stuck]:
         """Yield what is unacknowledged on a Redis broker, and in no worker's hands."""
@@ -218,13 +218,13 @@ class _Look:
             owner = self._owners.get(owner_of(text(tag)) or "", _Owner())
             age = self._age(owner, self._now - (now - since))
             stuck = is_stuck(
-                Kind.UNACKED, age, owner.lives, activation=self._activation, visibility=visibility
+                StuckKind.UNACKED, age, owner.lives, activation=self._activation, visibility=visibility
             )
             if size and stuck:  # else it was acknowledged a moment ago
                 id, queue = _names(client.hget(held.key, tag)) if read <= BYTES_READ else ("", "")
                 why = f"received, and not acknowledged; {_HELD[owner.lives].format(owner.name)}"
                 cure = self._cure(queue, _by_itself(since + visibility - now, self._now))
-                yield Stuck(Kind.UNACKED, id or text(tag), queue, self._now - age, age, why, cure)
+                yield Stuck(StuckKind.UNACKED, id or text(tag), queue, self._now - age, age, why, cure)
 
     def _owner_of(self, start: Start | None) -> _Owner:
         if start is None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.rows import Kind
+from celery_poison.ledger.rows import GroupKind
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
 
@@ -15,7 +15,7 @@ def hold_to_records(queries: Queries, ledger: Ledger) -> None:
     """Assert that every group, and nothing else, is in Redis as the records say."""
     kept, keys, client = [*queries.kept(State.NDLV)], ledger.keys, ledger.client
     expected_keys = set()
-    for kind in Kind:
+    for kind in GroupKind:
         groups = defaultdict[tuple[str, str, str], list[MessageRecord]](list)
         for record in kept:
             groups[record.task, record.cause, getattr(record, kind)].append(record)

@@ -16,7 +16,7 @@ import pytest
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.rows import Kind
+from celery_poison.ledger.rows import GroupKind
 from celery_poison.model import Start
 from celery_poison.quarantine.finder import Finder
 from celery_poison.quarantine.search import By, Filter
@@ -70,7 +70,7 @@ def test_SAP_7_what_a_version_of_before_put_in_or_took_out_is_put_right_by_who_r
     index = list(ledger.client.scan_iter(f"{ledger.keys.groups}:*"))
     ledger.client.delete(*index)
     ledger.regroup(mids[:7])
-    assert not queries.alike(Kind.QUEUE).is_whole
+    assert not queries.alike(GroupKind.QUEUE).is_whole
     assert sum(group.count for group in finder.groups()[0]) == 20
     hold_to_records(queries, ledger)
     # Three that it released or gave up: they are left in their groups.
@@ -138,7 +138,7 @@ def test_several_groups_are_read_as_one_list_whose_pages_neither_skip_nor_repeat
     ledger, queries = ledgers[0], Queries(ledgers[0])
     for number in range(400):
         keep(ledger, number, tasks=97)
-    groups = [group for group in queries.alike(Kind.QUEUE).groups if group.task < "shop.t5"]
+    groups = [group for group in queries.alike(GroupKind.QUEUE).groups if group.task < "shop.t5"]
     expected = [
         mid
         for page in queries.pages(State.NDLV, oldest_first=oldest_first)
