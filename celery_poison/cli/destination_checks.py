@@ -102,8 +102,8 @@ def _on_rabbitmq(
     for right, ask in _making(plugin, queue).items():
         error = _refused(connection, ask)
         if isinstance(error, amqp.exceptions.AccessRefused):
-            told = f"{said} does not exist, and may not be made: {error.reply_text}"
-            return _broken(told, right, queue, "declare it yourself, or ")
+            reason = f"{said} does not exist, and may not be made: {error.reply_text}"
+            return _broken(reason, right, queue, "declare it yourself, or ")
     return Finding("destination", f"{said} does not exist yet: its first message makes it")
 
 

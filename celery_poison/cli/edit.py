@@ -72,8 +72,8 @@ def edit(ctx: click.Context, **options: Any) -> None:
         mid, args=change.args, kwargs=change.kwargs, set=change.values, queue=change.queue, **how
     )
     where = "was released" if outcome.done and not options["hold"] else "waits in quarantine"
-    told = f"edited  {outcome.id}  {outcome.task}: its changed copy {outcome.copy} {where}"
-    answer([outcome.as_dict()], *([told] if outcome.copy else ()))
+    line = f"edited  {outcome.id}  {outcome.task}: its changed copy {outcome.copy} {where}"
+    answer([outcome.as_dict()], *([line] if outcome.copy else ()))
     if not outcome.done:
         if not wants_json():
             say_refusals([outcome])

@@ -74,8 +74,8 @@ def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[
     acts = [("fail", _GIVE_UP[1].replace("up:", "up now:")), ("discard", "give it up now")]
     if record.state == State.TBDL and not record.probation:
         acts.insert(0, ("release", "try it now, on probation"))
-    told = [(command(f"poison {verb} {id}"), what) for verb, what in acts] if record.candidate else []
-    return [*told, (command("poison list --candidates"), "")]
+    commands = [(command(f"poison {verb} {id}"), what) for verb, what in acts] if record.candidate else []
+    return [*commands, (command("poison list --candidates"), "")]
 
 
 def _of_kept(cause: str) -> list[tuple[str, str]]:

@@ -207,8 +207,8 @@ def answer_records(
         name = record.id if ids.count(record.id) == 1 else record.mid
         since = record.quarantined_at or record.first_seen or record.last_seen
         age, cause = duration(now - since) if since else "-", causes.short(record.cause) or "-"
-        told = record.reason if is_live else record.arguments
-        cells = short(name, names), record.task, cause, record.crashes, age, told or "-"
+        shown = record.reason if is_live else record.arguments
+        cells = short(name, names), record.task, cause, record.crashes, age, shown or "-"
         return (*cells, record.state) if several else cells
 
     answer_table(records, headings, row, empty, fit=True, title=title, hint=hint)

@@ -74,8 +74,8 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     if record.arguments:
         console.echo(f"arguments: {clean(record.arguments)}")
     print_wrapped(near_paths(f"{sentences.STANDING[record.state]} {detail.story}"), "", 0)
-    if told := _waits(stored):
-        print_wrapped(told, "", 0)
+    if waits := _waits(stored):
+        print_wrapped(waits, "", 0)
     acts = acts_on(record, observe_only=detail.observe_only)
     _section(console, "next", acts)
     _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])

@@ -73,9 +73,9 @@ def import_(ctx: click.Context, file: IO[str], note: str, actor: str) -> None:
         say_refusals(outcomes)
     refused = sum(not outcome.done for outcome in outcomes)
     known = sum(outcome.done and bool(outcome.error) for outcome in outcomes)
-    told = f"{count_of(len(outcomes) - refused - known, 'message')} imported"
-    told += (f", {known} known already" if known else "") + (f", {refused} refused" if refused else "")
-    click.echo(told, err=True)
+    summary = f"{count_of(len(outcomes) - refused - known, 'message')} imported"
+    summary += (f", {known} known already" if known else "") + (f", {refused} refused" if refused else "")
+    click.echo(summary, err=True)
     if refused or not outcomes:
         ctx.exit(REFUSED)
 

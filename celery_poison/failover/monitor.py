@@ -274,8 +274,8 @@ class Monitor:
             "celery_poison: worker %s is lost (%s, noticed as %s), incident %s",
             *(worker, dead.cause, how, incident),
         )
-        told = {"worker": worker, "incident": incident}
-        self._tell(signals.worker_lost, **told, cause=dead.cause, how=how.value)
+        whose = {"worker": worker, "incident": incident}
+        self._tell(signals.worker_lost, **whose, cause=dead.cause, how=how.value)
         if dead.closed_gate:
             logger.critical(
                 "celery_poison: %d of %d workers died in a short time: the fleet gate is closed. Until it is"
@@ -283,7 +283,7 @@ class Monitor:
                 dead.deaths,
                 dead.fleet,
             )
-            self._tell(signals.fleet_gate_closed, **told, deaths=dead.deaths, fleet=dead.fleet)
+            self._tell(signals.fleet_gate_closed, **whose, deaths=dead.deaths, fleet=dead.fleet)
 
     def _recover(self, worker: str, incident: str, fence: int) -> None:
         if incident not in self._recovered:
@@ -339,12 +339,12 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
         vitals, beat, gone, (seconds, micros) = pipe.execute()
     ended = int(gone) if how is Silence.GONE and gone else seconds * 1000 + micros // 1000
     heard_ms = max(0, ended - int(beat)) if beat is not None else None
-    told = Evidence(noticed=how, heard_ms=heard_ms)
+    evidence = Evidence(noticed=how, heard_ms=heard_ms)
     with suppress(ValueError, TypeError, KeyError, AttributeError):  # another version's, or none
         said = json.loads(vitals or b"{}")
         used, limit = said["used_kb"], said["limit_kb"]
-        told = replace(
-            told,
+        evidence = replace(
+            evidence,
             used_kb=used or None,
             limit_kb=limit or None,
             limit_of=said["limit_of"] if limit else "",
@@ -353,7 +353,7 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
             asked_ms=said["asked_ms"] + (heard_ms or 0) if "asked_ms" in said else None,
         )
     if beat is None or how is Silence.FROZEN:  # no process died
-        return told
+        return evidence
     # Until its connections were gone, every look has seen them.
     seen = max((look for look in looks if look < ended), default=0) if how is Silence.GONE else 0
-    return replace(told, after_ms=max(int(beat), seen), by_ms=ended)
+    return replace(evidence, after_ms=max(int(beat), seen), by_ms=ended)

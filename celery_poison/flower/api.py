@@ -145,8 +145,8 @@ async def incidents(api: Api) -> Any:
 
 
 async def actions(api: Api) -> Any:
-    told = [asdict(each) | {"states": sorted(each.states)} for each in ACTIONS.values()]
-    return {"actions": told, "closed": api.closed}
+    actions = [asdict(each) | {"states": sorted(each.states)} for each in ACTIONS.values()]
+    return {"actions": actions, "closed": api.closed}
 
 
 async def act(api: Api, verb: str) -> Any:

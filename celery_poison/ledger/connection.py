@@ -130,8 +130,8 @@ def clear_errors(doing: str) -> Iterator[None]:
     except redis.exceptions.AuthenticationError:
         raise LedgerUnavailable(f"{doing}: Redis refuses the user name or password") from None
     except redis.exceptions.ResponseError as error:
-        told = [why for text, why in _REFUSALS.items() if text in str(error)] or ["refuses the command"]
-        raise LedgerUnavailable(f"{doing}: Redis {told[0]}: {error}") from error
+        reasons = [why for text, why in _REFUSALS.items() if text in str(error)] or ["refuses the command"]
+        raise LedgerUnavailable(f"{doing}: Redis {reasons[0]}: {error}") from error
     except redis.exceptions.DataError:
         raise  # no matter of Redis: a value that it cannot be given
     except REDIS_ERRORS as error:

@@ -171,8 +171,8 @@ class OutboxTransitions(Caller):
             errors: lane and message of each error transaction; stored in the same step.
         """
         words = {**asdict(failure), "fence": lease.fence}
-        code, *told = self.call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
-        return bool(told[0]) if code is Code.OK else None
+        code, *reply = self.call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
+        return bool(reply[0]) if code is Code.OK else None
 
     def outbox_refused(
         self,

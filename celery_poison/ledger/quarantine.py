@@ -243,9 +243,9 @@ class QuarantineTransitions(Caller):
             payload: as it lies there.
             fields: of the original message.
         """
-        told: dict[str, Any] = {"id": id, "task": task, "queue": queue, "cause": cause, "reason": reason}
-        told |= {"actor": actor, "size": size, "list": list, "payload": payload}
-        return Code(self.call("discard_old", rest=fields, mid=mid, **told)[0])
+        words: dict[str, Any] = {"id": id, "task": task, "queue": queue, "cause": cause, "reason": reason}
+        words |= {"actor": actor, "size": size, "list": list, "payload": payload}
+        return Code(self.call("discard_old", rest=fields, mid=mid, **words)[0])
 
     def restore(self, mid: str, actor: str, note: str, *, force: bool = False) -> None:
         """Bring what was discarded back into quarantine (NDLV), with its history, causes and counts.
@@ -338,14 +338,14 @@ class Wish(Record):
     def decode(cls, raw: bytes | str) -> Self:
         """Return it; ValueError: it is none."""
         try:
-            told = json.loads(raw)
+            wish = json.loads(raw)
             return cls(
-                actor=str(told["actor"]),
-                act=str(told["act"]),
-                messages=int(told["messages"]),
-                note=str(told["note"]),
-                since=told["at_ms"] / 1000,
-                until=told["until_ms"] / 1000,
+                actor=str(wish["actor"]),
+                act=str(wish["act"]),
+                messages=int(wish["messages"]),
+                note=str(wish["note"]),
+                since=wish["at_ms"] / 1000,
+                until=wish["until_ms"] / 1000,
             )
         except (TypeError, LookupError, OverflowError) as error:
             raise ValueError(f"{raw!r} is no wish") from error

@@ -204,8 +204,8 @@ class Groups(Reader):
             _, quarantined, total, repair, text = self._read("groups", keys, [*values, first])
             rows: list[Any] = json.loads(text.decode("utf-8", "replace"))
             for labels, messages, relapsed, newest, last_seen, first_seen, sha in rows:
-                told = (messages, sha, relapsed, newest, last_seen, first_seen)
-                found[sha] = Alike(*_labels(kind, *labels), *told)
+                numbers = (messages, sha, relapsed, newest, last_seen, first_seen)
+                found[sha] = Alike(*_labels(kind, *labels), *numbers)
             if first + size >= total:
                 break
         return Counted(quarantined, total, [*found.values()][: most or None], bool(repair))

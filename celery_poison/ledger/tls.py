@@ -39,13 +39,13 @@ def with_tls(url: str, options: object) -> str:
         return url
     first, *others = url.split(";")
     address, query = _divided(first)
-    told = {
+    given = {
         name: _written(name, value)
         for name, value in options.items()
         # Of the others None is the default; it is this one's word for no verification.
         if name.startswith(_PREFIX) and (value is not None or name == "ssl_cert_reqs")
     }
-    return ";".join([_joined(address, told | query), *others])
+    return ";".join([_joined(address, given | query), *others])
 
 
 def without_tls(url: str) -> tuple[str, dict[str, Any]]:

@@ -46,8 +46,8 @@ def arguments(app: Celery, redact: Redact, task: str, stored: StoredMessage) -> 
         # Half a surrogate pair is good JSON, and nothing that Redis takes.
         if not line:
             args, kwargs, _ = _call(shown)
-            told = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in kwargs.items())]
-            line = ", ".join(told) or "no arguments"
+            values = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in kwargs.items())]
+            line = ", ".join(values) or "no arguments"
         return _cut(line, _LONGEST_LINE).encode("utf-8", "replace").decode()
     except Exception:  # nothing that a publisher sends may end in a failure that is ours
         return ""
@@ -228,8 +228,8 @@ def same_calls(function: Callable[..., Any], arguments: Arguments) -> Iterator[A
     by_place = [name for name in whole if known[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     for count in range(len(by_place) + 1):
         places = by_place[:count]
-        for told in (given, whole, short):
-            rest = {name: value for name, value in told.items() if name not in places}
+        for named in (given, whole, short):
+            rest = {name: value for name, value in named.items() if name not in places}
             yield [whole[name] for name in places], rest
 
 

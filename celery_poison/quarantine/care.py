@@ -148,8 +148,8 @@ class Watch:
                 continue
             match entry["event"]:
                 case Event.CRASHED | Event.QUARANTINED | Event.WOULD_QUARANTINE as event:
-                    told = sentence({**entry, "evidence": ""})  # `show` tells that
-                    self.death = self.death or f"{clean(id)} {clean(entry['task'])} {told}"
+                    event_in_words = sentence({**entry, "evidence": ""})  # `show` tells that
+                    self.death = self.death or f"{clean(id)} {clean(entry['task'])} {event_in_words}"
                     self._has_ended(id, event)
                 case Event.FINISHED if entry["outcome"] == "retry":
                     self._retried.add(id)

@@ -86,8 +86,8 @@ class Lines:
             mid, id, task = (str(fields[name]) for name in ("mid", "id", "task"))
             self._fingerprint(fields, secret)
             new = self._store.ledger.import_message(mid, id, fields, actor=actor, note=noted)
-            told = "" if new else "it is here, or was imported before"
-            yield Outcome(mid=mid, id=id, task=task, done=True, error=told)
+            known = "" if new else "it is here, or was imported before"
+            yield Outcome(mid=mid, id=id, task=task, done=True, error=known)
 
     def _fingerprint(self, fields: dict[str, str | bytes | int], secret: bytes) -> None:
         """Make its fingerprint that of this ledger: the other one had another key."""

@@ -109,7 +109,7 @@ class Overview:
     @property
     def verdict(self) -> list[str]:
         """What a person must know first, in one to three sentences."""
-        told = []
+        sentences = []
         if self.quarantined:
             need = "message needs" if self.quarantined == 1 else "messages need"
             about = ""
@@ -118,24 +118,24 @@ class Overview:
                 which = f"{'oldest ' if self.quarantined > 1 else ''}{age}"
                 task = f"task {oldest.task}, " if oldest.task else ""  # not every message names one
                 about = f" ({which}, {task}{causes.short(oldest.cause)})"
-            told.append(f"{self.quarantined} {need} a decision{about}")
-        told += self._observing
-        told += self._decisions
+            sentences.append(f"{self.quarantined} {need} a decision{about}")
+        sentences += self._observing
+        sentences += self._decisions
         if self.asked:
-            told.append(
+            sentences.append(
                 f"what {some_of({wish.actor for wish in self.asked})} asked for needs a second person"
             )
         if blocked := sorted({lane.queue for lane in self.outbox if lane.blocked}):
-            told.append(f"sending to {some_of(blocked)} is blocked")
+            sentences.append(f"sending to {some_of(blocked)} is blocked")
         if self.unsent:
-            told.append(f"{count_of(self.unsent, 'message')} could not be sent")
+            sentences.append(f"{count_of(self.unsent, 'message')} could not be sent")
         if self.faults:
             more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
-            told.append(f"broken: {self.faults[0]}{more}")
+            sentences.append(f"broken: {self.faults[0]}{more}")
         workers = count_of(self.alive, "worker")
         if self.observe_only:
-            return told or [f"observing: {workers}, no message would be in quarantine now"]
-        return told or [f"all is well: {workers}, nothing in quarantine"]
+            return sentences or [f"observing: {workers}, no message would be in quarantine now"]
+        return sentences or [f"all is well: {workers}, nothing in quarantine"]
 
     @property
     def _decisions(self) -> list[str]:

@@ -97,8 +97,8 @@ def identity_of(message: Any) -> Identity:
             id, mid if word(mid) else f"{id}:{_hash(mid.encode('utf-8', 'replace'))}", task, False
         )
     foreign = {name: value for name, value in headers.items() if name not in _NOT_OF_THE_ORIGINAL}
-    told = [kept.content_type, kept.content_encoding, foreign, kept.properties.get("correlation_id")]
-    name = "raw-" + _hash(kept.body + shown(told).encode("utf-8", "replace"))
+    identifying = [kept.content_type, kept.content_encoding, foreign, kept.properties.get("correlation_id")]
+    name = "raw-" + _hash(kept.body + shown(identifying).encode("utf-8", "replace"))
     return Identity(name, name, task, True)
 
 
