@@ -176,6 +176,18 @@ class Evidence:
         near_limit: at least nine tenths of the limit were used.
         asked: name of the signal by which it had been asked to leave; empty also when that came otherwise.
         asked_ms: how long before its end it was asked, at most; None: it was not, or had no time to say so.
+
+    Of memory that grew in the last seconds before a death (NEW-19), by the worker's black box:
+
+    Attributes:
+        grown_kb: what this task's process, or its thread, took since it began, in KiB; 0: little.
+        grew_task: name of the task that grew by far the most; empty: none did, or only a process that many
+            share.
+        grew_to_kb: private memory of the process that grew, in KiB, and
+        grew_kb_s: how fast it grew at last, in KiB a second.
+        grew_at: where the Python code of what grew was, as ``function (file:line)``.
+        flat: how many other tasks beside it hardly grew.
+        oom_likely: the memory that was left was about to be used up.
     """
 
     signal: int | None = None
@@ -196,6 +208,13 @@ class Evidence:
     near_limit: bool | None = None
     asked: str = ""
     asked_ms: int | None = None
+    grown_kb: int | None = None
+    grew_task: str = ""
+    grew_to_kb: int | None = None
+    grew_kb_s: int | None = None
+    grew_at: str = ""
+    flat: int | None = None
+    oom_likely: bool | None = None
 
     @property
     def cause(self) -> str:
@@ -247,7 +266,7 @@ class Evidence:
 
     def sentence(self) -> str:
         """Return what the evidence says, in plain words; the empty string for nothing."""
-        told = [self._who_sent_it()]
+        told = [self._who_sent_it(), self._what_grew()]
         if self.rss_kb:
             whose = ", poison_trial_memory_limit" if self.limit_of == "trial" else ""
             limit = f" (limit {self.limit_kb / 1024:,.0f} MiB{whose})" if self.limit_kb else ""
@@ -289,7 +308,7 @@ class Evidence:
         return " ".join(filter(None, [*told, self._what_ended_it()]))
 
     def _what_ended_it(self) -> str:
-        if self.noticed == "frozen":
+        if self.noticed == "frozen" or self.oom_likely:
             return ""
         if self.asked_ms is not None:
             return "It was killed before it had left; the sender is not known."
@@ -297,6 +316,17 @@ class Evidence:
             return "Its end is not known."
         maybe = " It may be a lack of memory." if self.near_limit else ""
         return f"The reason is not known.{maybe}"
+
+    def _what_grew(self) -> str:
+        if not self.grew_to_kb:
+            return ""
+        what = "oom, likely" if self.oom_likely and not self.oom else "Memory"
+        speed = f" {self.grew_kb_s * 1.024 / 1000:,.0f} MB/s" if self.grew_kb_s else ""
+        code = _PLACE.search(self.grew_at)
+        place = f" ({code[1]})" if code else ""
+        beside = f"; {'1 other' if self.flat == 1 else f'{self.flat} others'} flat" if self.flat else ""
+        named = self.grew_task or "its process"
+        return f"{what}: {named} grew{speed} to {_size(self.grew_to_kb)}{place}{beside}."
 
 
 NO_EVIDENCE: Final = Evidence()
@@ -308,8 +338,16 @@ _NOTICED: Final[Mapping[str, str]] = {
 }
 
 
+#: File and line at the end of ``function (file:line)``, without directories.
+_PLACE: Final = re.compile(r"([^/()]+:\d+)\)$")
+
+
 def _mib(kb: int | None) -> str:
     return f"{(kb or 0) / 1024:.0f} MiB"
+
+
+def _size(kb: int) -> str:
+    return f"{kb / (1 << 20):.1f} GiB" if kb >= 1 << 20 else _mib(kb)
 
 
 def _seconds(ms: int) -> str:

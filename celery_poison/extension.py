@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, TypeVar, TypeVarTuple
 
-from celery_poison.basics.parts import Hold, Panel, Round
+from celery_poison.basics.parts import Hold, Panel, Round, Service
+from celery_poison.causes import Evidence
 from celery_poison.decide import Run
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
@@ -101,6 +102,14 @@ class Extension:
         """Return whose public methods ``Quarantine`` has, too; ``store``: ``quarantine.store.Store``."""
         return ()
 
+    def services(self, site: Any, exits: Any) -> Iterable[Service]:
+        """Return what a worker does beside its heartbeats; ``exits``: ``worker.processes.Exits``."""
+        return ()
+
+    def testify(self, evidence: Evidence, worker: str, token: str, ledger: Ledger | None) -> Evidence:
+        """Return what is known of a death, of a start or (no token) a worker; no ledger: of this one's."""
+        return evidence
+
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
         """Return what an overview shows, the same names each time."""
         return ()
@@ -126,6 +135,8 @@ class Extensions:
         self.stops = _filled(self.all, Extension.stops)
         self.blockade = _filled(self.all, Extension.blockade)
         self.acts = _filled(self.all, Extension.acts)
+        self.services = _filled(self.all, Extension.services)
+        self.testify = _filled(self.all, Extension.testify)
         self.panel = _filled(self.all, Extension.panel)
 
     @classmethod

@@ -41,6 +41,18 @@ def tell(hooks: Iterable[Callable[[*Ts], object]], complain: Complain, *args: *T
             complain(error)
 
 
+def amend(hooks: Iterable[Callable[[T, *Ts], T]], complain: Complain, value: T, *args: *Ts) -> T:
+    """Return what the hooks make of a value, one after the other; one that raises leaves it as it is."""
+    for hook in hooks:
+        try:
+            value = hook(value, *args)
+        except LedgerUnavailable:
+            raise
+        except Exception as error:
+            complain(error)
+    return value
+
+
 @contextmanager
 def within(managers: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
     """Enter what hooks stand around a step with, in their order."""

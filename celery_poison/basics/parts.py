@@ -1,9 +1,13 @@
-"""What extensions hand to the core: work of the monitor, what an overview shows, what holds messages back."""
+"""What extensions hand to the core: work of the monitor, an overview's panel, a worker's service, a hold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+#: Short work of a worker's heartbeat thread, which may not wait. It takes what sends commands unanswered,
+#: and returns the seconds until it is called again.
+Service = Callable[[Callable[[bytes], bool]], float]
 
 
 class Round(NamedTuple):

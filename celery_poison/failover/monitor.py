@@ -20,7 +20,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import signals
-from celery_poison.basics.calling import gather
+from celery_poison.basics.calling import amend, gather
 from celery_poison.basics.forking import no_fork
 from celery_poison.basics.parts import Round
 from celery_poison.causes import NEAR, Evidence
@@ -89,7 +89,8 @@ class Monitor:
         self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
         self._departures, self._sending = Departures(app, ledger), Aside("poison-outgoing")
         self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
-        self._rounds = [(Aside(each.name, each.pause), each.work) for each in self._rounds_of(app)]
+        self._plugin = plugin_of(app)
+        self._rounds = [(Aside(each.name, each.pause), each.work) for each in self._rounds_of()]
         #: Steps that failed, and of what.
         self._complained: set[str] = set()
         self._took_over = took_over
@@ -107,8 +108,8 @@ class Monitor:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def _rounds_of(self, app: Celery) -> list[Round]:
-        plugin = plugin_of(app)
+    def _rounds_of(self) -> list[Round]:
+        plugin = self._plugin
         return gather(plugin.extensions.rounds, plugin.complain, self._ledger, self._tell)
 
     def start(self) -> None:
@@ -257,6 +258,8 @@ class Monitor:
         incident = uuid4().hex[:12]
         earlier = [*self._recovery.earlier_deaths(worker)] if self._gate else []
         evidence = last_heard(self._ledger, worker, how, self._looks)
+        hooks, complain = self._plugin.extensions.testify, self._plugin.complain
+        evidence = amend(hooks, complain, evidence, worker, "", self._ledger)
         dead = self._ledger.declare_dead(
             worker,
             incident,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.basics.calling import tell
+from celery_poison.basics.calling import amend, tell
 from celery_poison.broker.unacked import owners, put_back
 from celery_poison.causes import Evidence
 from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
@@ -73,11 +73,9 @@ class _Death(NamedTuple):
     fence: int
 
     @property
-    def known(self) -> Known:
+    def evidence(self) -> Evidence:
         evidence = self.incident.evidence
-        if not evidence.noticed:
-            evidence = Evidence(noticed=self.incident.how)
-        return {"release": self.incident.release, "evidence": evidence.encode()}
+        return evidence if evidence.noticed else Evidence(noticed=self.incident.how)
 
 
 class Recovery:
@@ -167,6 +165,13 @@ class Recovery:
             "succeeded": task is not None and self._results.has_success(task, start.id, start.at_ms),
         }
 
+    def _known(self, start: Start, death: _Death) -> Known:
+        """Return what the journal tells of the death of one start beside."""
+        hooks, complain = self._plugin.extensions.testify, self._plugin.complain
+        worker = death.incident.worker
+        evidence = amend(hooks, complain, death.evidence, worker, start.token, self._ledger)
+        return {"release": death.incident.release, "evidence": evidence.encode()}
+
     def _interrupt(self, mid: str, start: Start, death: _Death, end: EndOfStart = NOTHING) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
@@ -181,7 +186,7 @@ class Recovery:
                 doubt=end.doubt,
                 spoilt=end.spoilt,
                 died_at=death.incident.died_at,
-                known=death.known,
+                known=self._known(start, death),
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, end: EndOfStart, death: _Death) -> bool:
@@ -202,7 +207,9 @@ class Recovery:
                 self._ledger.claim(mid, raw, None)
             case StartEnd.ROLL_BACK:
                 cause = causes.REJECTED
-                self._ledger.rollback(mid, start, cause=cause, fence=death.fence, known=death.known)
+                self._ledger.rollback(
+                    mid, start, cause=cause, fence=death.fence, known=self._known(start, death)
+                )
             case StartEnd.INTERRUPT | StartEnd.TRY_AGAIN:
                 self._interrupt(mid, start, death, end)
             case StartEnd.FINISH:
@@ -221,7 +228,7 @@ class Recovery:
             incident=incident,
             fence=death.fence,
             died_at=death.incident.died_at,
-            known=death.known,
+            known=self._known(start, death),
         )
         if recorded.finished:
             return False

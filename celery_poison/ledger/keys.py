@@ -106,6 +106,9 @@ class Keys:
     def worker(self, incarnation: str) -> str:
         return f"{self.prefix}worker:{incarnation}"
 
+    def growth(self, incarnation: str) -> str:
+        return f"{self.prefix}growth:{incarnation}"
+
     def channel(self, incarnation: str) -> str:
         """Return the channel of a worker's processes; they keep it when the worker rejoins."""
         return self.alive + life_of(incarnation)

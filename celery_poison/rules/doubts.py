@@ -73,13 +73,15 @@ def needs_idle_worker(history: History) -> bool:
     return history.spoilt >= SHARED_DOUBTS
 
 
-def turn(*, is_convicted: bool, evidence: Evidence, ran_ms: int) -> tuple[bool, bool, float]:
+def turn(*, is_convicted: bool, evidence: Evidence, ran_ms: int) -> tuple[bool, bool, int, float]:
     """Return by what suspects are sorted that do not all fit: the likeliest poison comes first (NEW-1).
 
     Args:
         is_convicted: messages of its task are in quarantine that were convicted.
-        evidence: of its last death; it may have taken the memory, where that was short.
+        evidence: of its last death; it may have taken the memory, where that was short. Who grew most by
+            the black box comes first, and who did not grow is no better than who died elsewhere (NEW-19).
         ran_ms: how long it had run by then; 0: not known. A poison seldom waits.
     """
-    grew = bool(evidence.oom or evidence.near_limit)
-    return not is_convicted, not grew, ran_ms or math.inf
+    grown = evidence.grown_kb
+    grew = bool(evidence.oom or (evidence.near_limit if grown is None else grown > 0))
+    return not is_convicted, not grew, -(grown or 0), ran_ms or math.inf

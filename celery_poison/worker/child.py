@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
@@ -65,6 +66,7 @@ class Run:
         tied: what it has published that leaves with its success.
         remark: what the journal is told of it when it has returned.
         is_in_body: its body has begun.
+        thread: in which it runs, as ``threading.get_ident`` names it.
     """
 
     serving: Serving
@@ -75,6 +77,7 @@ class Run:
     tied: Tied | None = None
     remark: str = ""
     is_in_body: bool = False
+    thread: int = field(default_factory=get_ident)
 
     @property
     def recorder(self) -> Recorder:
@@ -94,6 +97,11 @@ def still_running(boot_id: str) -> bytes:
         return b""
     mine = [(run.ticket, run.entry) for run in list(_running.values()) if run.serving is serving]
     return serving.recorder.reminder(mine)
+
+
+def threads() -> dict[str, int]:
+    """Return in which thread of this process each start runs, by its token; from any thread."""
+    return {run.ticket.token: run.thread for run in list(_running.values())}
 
 
 def _run_of(task: Task) -> Run | None:

@@ -12,16 +12,20 @@ import os
 import re
 import signal
 import stat
+import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from celery_poison.causes import REQUESTS_TO_END
 from celery_poison.errors import ConfigurationError
+from celery_poison.worker.threads import start_real_thread
 
 #: Bytes that are read of a file; frames that are told of a stack, and characters of each name.
 _READ, _FRAMES, _LENGTH = 64 * 1024, 20, 200
@@ -29,8 +33,12 @@ _READ, _FRAMES, _LENGTH = 64 * 1024, 20, 200
 _DEEP, _FEW = 90, 5
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$', re.MULTILINE)
-#: Stands before the stack of an exception.
-_RAISED = "raised\n"
+#: Stands before the stack of an exception, of a native crash, and (there, too) of a process that was asked.
+_RAISED, _FATAL, _STACK = "raised\n", "Fatal Python error", "Stack (most recent call first)"
+#: At the end of the name of a pipe by which a thread of the process is asked.
+_PIPE = ".ask"
+#: A file of so many bytes is emptied before its process is asked again.
+_LONG = 16 * 1024
 #: Has a process write down its stack, which the kernel's own signals leave alone; and seconds for the answer.
 DUMP, _ANSWER = signal.SIGRTMIN + 11, 0.25
 
@@ -44,12 +52,14 @@ class CrashReport(NamedTuple):
         signal: by which it was asked to end, during its last task; None for none.
         stack: innermost call first.
         raised: its task ended the process by an exception, of which the stack is.
+        asked: it did not end there: the stack is where it was when it was asked last.
     """
 
     signal: int | None = None
     stack: tuple[str, ...] = ()
     recursion: bool = False
     raised: bool = False
+    asked: bool = False
 
 
 class CrashReports:
@@ -77,35 +87,68 @@ class CrashReports:
                 text = opened.read(_READ).decode("utf-8", "replace")
             if forget:
                 file.unlink()
+                file.with_name(file.name + _PIPE).unlink(missing_ok=True)
         except OSError:
             return CrashReport()
-        frames = _FRAME.findall(text)
         told = _SIGNAL.findall(text)
+        ended = max(text.rfind(_FATAL), text.rfind(_RAISED))
+        frames = _FRAME.findall(text, max(0, ended if ended >= 0 else text.rfind(_STACK)))
         return CrashReport(
             int(told[0]) if told else None,
             _told(frames),
             len(frames) >= _DEEP and len({name for _, _, name in frames[:_DEEP]}) <= _FEW,
             _RAISED in text,
+            asked=bool(frames) and ended < 0,
         )
 
-    def ask(self, pid: int) -> bool:
-        """Have a process that hangs write down where it is; return False if it has no place for that."""
+    def ask(self, pid: int) -> int | None:
+        """Have a process write down where it is, unless it has no place for that: None.
+
+        Returns:
+            From where in its file the answer will stand, see :meth:`answer`.
+        """
         with suppress(OSError):
-            if Path(self.path, str(pid)).exists():  # else it would be ended by such a signal
-                os.kill(pid, DUMP)
-                return True
-        return False
+            since = self._make_room(pid)  # without a file it would be ended by such a signal
+            os.kill(pid, DUMP)
+            return since
+        return None
+
+    def wake(self, pid: int) -> int | None:
+        """As :meth:`ask`, without a signal: by a thread of that process, unless the task lets none run."""
+        pipe = Path(self.path, f"{pid}{_PIPE}")
+        with suppress(OSError):
+            since = self._make_room(pid)
+            opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.write(opened, b"?")
+            finally:
+                os.close(opened)
+            return since
+        return None
+
+    def _make_room(self, pid: int) -> int:
+        file = Path(self.path, str(pid))
+        since = file.stat().st_size
+        if since <= _LONG:
+            return since
+        os.truncate(file, 0)
+        return 0
+
+    def answer(self, pid: int, since: int) -> tuple[str, ...]:
+        """Return where a process was that was asked, innermost call first; () if it has not answered."""
+        with suppress(OSError), Path(self.path, str(pid)).open("rb") as file:
+            file.seek(since)
+            text = file.read(_READ).decode("utf-8", "replace")
+            return _told(_FRAME.findall(text)) if text.endswith("\n") else ()
+        return ()
 
     def where(self, pid: int) -> tuple[str, ...]:
         """Return where a process is that hangs, and is about to be killed; () if it does not answer."""
-        over, file = time.monotonic() + _ANSWER, Path(self.path, str(pid))
-        with suppress(OSError):
-            is_asked = self.ask(pid)
-            while is_asked and time.monotonic() < over:
-                text = file.read_text("utf-8", "replace")[:_READ]
-                if text.endswith("\n") and (frames := _FRAME.findall(text)):
-                    return _told(frames)
-                time.sleep(_ANSWER / 50)
+        over, since = time.monotonic() + _ANSWER, self.ask(pid)
+        while since is not None and time.monotonic() < over:
+            if found := self.answer(pid, since):
+                return found
+            time.sleep(_ANSWER / 50)
         return ()
 
     def remove(self) -> None:
@@ -153,7 +196,7 @@ def _remove_unused(directory: Path) -> None:
 def _remove(directory: Path) -> None:
     """Remove the directory of a worker; nothing if it holds anything but files of processes."""
     files = list(directory.iterdir())
-    if all(file.name.isdigit() for file in files):
+    if all(file.name.removesuffix(_PIPE).isdigit() for file in files):
         for file in files:
             file.unlink()
         directory.rmdir()
@@ -176,13 +219,47 @@ def begin_report(path: str, *, notes_signals: bool = True) -> None:
         notes_signals: its first task is to call :func:`note_signals`.
     """
     global _file, is_noting
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):
         name = os.path.join(path, str(os.getpid()))
-        _file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        # Appended to, since the worker may empty it meanwhile.
+        _file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         is_noting = not notes_signals
         if not faulthandler.is_enabled():
             faulthandler.enable(_file, all_threads=False)
         faulthandler.register(DUMP, _file, all_threads=False)
+        _answer_in_a_thread(name + _PIPE)
+
+
+def _answer_in_a_thread(pipe: str) -> None:
+    """Write down where the main thread is whenever somebody asks by a pipe; sleeps until then (NEW-19)."""
+    os.mkfifo(pipe, 0o600)
+    asked, main = os.open(pipe, os.O_RDWR | os.O_CLOEXEC), threading.main_thread().ident
+
+    def answer() -> None:
+        while os.read(asked, 64):
+            with suppress(Exception):
+                frames = _frames_of(sys._current_frames().get(main or 0))
+                os.write(_file, f"{_STACK}:\n{_written(frames)}".encode("utf-8", "replace"))
+
+    start_real_thread(answer, "poison-frames")
+
+
+def _frames_of(frame: FrameType | None) -> list[tuple[str, str, str]]:
+    """Return file, line and function of the calls that a thread is in, innermost first."""
+    frames: list[tuple[str, str, str]] = []
+    while frame is not None and len(frames) < _FRAMES:
+        frames.append((frame.f_code.co_filename, str(frame.f_lineno), frame.f_code.co_name))
+        frame = frame.f_back
+    return frames
+
+
+def _written(frames: Sequence[tuple[str, str, str]]) -> str:
+    return "".join(f'  File "{path}", line {line} in {name}\n' for path, line, name in frames)
+
+
+def where_is(thread: int) -> tuple[str, ...]:
+    """Return where a thread of this process is, innermost call first; () if there is none such."""
+    return _told(_frames_of(sys._current_frames().get(thread)))
 
 
 def stack_of(error: BaseException) -> list[tuple[str, str, str]]:
@@ -202,9 +279,8 @@ def note_raised(error: BaseException) -> tuple[str, ...]:
     """
     with suppress(Exception):
         frames = stack_of(error)
-        lines = (f'  File "{path}", line {line} in {name}\n' for path, line, name in frames)
         if _file >= 0:
-            os.write(_file, (_RAISED + "".join(lines)).encode("utf-8", "replace"))
+            os.write(_file, (_RAISED + _written(frames)).encode("utf-8", "replace"))
         return _told(frames)
     return ()
 

@@ -11,13 +11,14 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from celery.worker.state import active_requests
 
+from celery_poison.basics.calling import gather
 from celery_poison.basics.forking import no_fork
-from celery_poison.basics.parts import Hold
+from celery_poison.basics.parts import Hold, Service
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.ledger import Ledger
@@ -194,6 +195,9 @@ class Heartbeat:
 
     Args:
         ledger: with a client of its own.
+
+    Attributes:
+        services: what it does beside, of extensions.
     """
 
     site: Site
@@ -211,9 +215,12 @@ class Heartbeat:
     _sent_stopping = False
     _sent_room = 0
     _started = _has_ended = False
+    services: list[Service] = field(init=False)
 
     def __post_init__(self) -> None:
         self._writer = Writer(self.ledger.client, self.ledger.keys.channel(self.site.me.worker))
+        hooks = self.site.extensions.services
+        self.services = gather(hooks, self.site.complain, self.site, self.exits)
 
     def identity(self) -> tuple[str, str]:
         """Return the name under which this worker's monitor competes, and the Redis where it is subscribed.
@@ -256,7 +263,18 @@ class Heartbeat:
             self._run_id = self._writer.run_id
             if self._is_due():
                 self.beat()
-        self._writer.wait(min(TICK, max(0.0, self._due - clock())))
+            pause = self._serve()
+        self._writer.wait(min(pause, max(0.0, self._due - clock())))
+
+    def _serve(self) -> float:
+        """Do what extensions do beside; return the seconds until the next time."""
+        pause = TICK
+        for service in self.services:
+            try:
+                pause = min(pause, service(self._writer.send))
+            except Exception as error:
+                self.site.complain(error)
+        return pause
 
     def _is_due(self) -> bool:
         # A shutdown is told at once: dying under its tombstone is no crash.

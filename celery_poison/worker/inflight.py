@@ -41,7 +41,7 @@ MEMORY = 20_000
 MET = 5_000
 
 
-def _unchanged(read: Callable[[], T]) -> T:
+def unchanged(read: Callable[[], T]) -> T:
     """Read sets that other threads change; again where one of them did so meanwhile."""
     while True:
         with suppress(RuntimeError):
@@ -97,7 +97,7 @@ class InFlight:
 
     def tags_in_use(self) -> set[str]:
         """Return the delivery tags of what has begun, or whose fate is being decided; from any thread."""
-        held = _unchanged(lambda: (*active_requests, *self.undecided))
+        held = unchanged(lambda: (*active_requests, *self.undecided))
         return {str(request.message.delivery_tag) for request in held}
 
     def is_in_pool(self, token: str) -> bool:
@@ -113,7 +113,7 @@ class InFlight:
 
     def is_reserved(self, mid: str) -> bool:
         """Whether a delivery of a message waits here for its turn; from any thread."""
-        waiting = _unchanged(lambda: set(reserved_requests) - set(active_requests))
+        waiting = unchanged(lambda: set(reserved_requests) - set(active_requests))
         return any(mid_of(request.request_dict) == mid for request in waiting if "id" in request.request_dict)
 
     def left_pool(self, token: str, *, ended_well: bool) -> None:

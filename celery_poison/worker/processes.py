@@ -241,7 +241,7 @@ class Exits:
             oom=oom,
             rss_kb=found.peak_kb or None,
             limit_kb=self._kills.limit_kb,
-            stack=report.stack if signum in NATIVE or report.raised else (),
+            stack=report.stack if report.raised or (signum in NATIVE and not report.asked) else (),
             recursion=report.recursion and signum in NATIVE,
         )
 
@@ -282,10 +282,17 @@ class Exits:
         stack = self._reports.where(pid) if self._reports and pid and pid != os.getpid() else ()
         return replace(self.so_far(pid), stack=stack)
 
-    def ask_cell(self, pid: int) -> None:
-        """Have a cell that has used up its time write down where it is, before it is killed."""
-        if self._reports:
-            self._reports.ask(pid)
+    def ask(self, pid: int) -> int | None:
+        """Have a process write down where it is, as :meth:`CrashReports.ask`; None: it cannot."""
+        return self._reports.ask(pid) if self._reports else None
+
+    def wake(self, pid: int) -> int | None:
+        """As :meth:`ask`, without a signal, as :meth:`CrashReports.wake`."""
+        return self._reports.wake(pid) if self._reports else None
+
+    def answer(self, pid: int, since: int) -> tuple[str, ...]:
+        """Return what it has answered, as :meth:`CrashReports.answer`."""
+        return self._reports.answer(pid, since) if self._reports else ()
 
     def so_far(self, pid: int) -> Evidence:
         """Return what is known of a process that may live on: its memory."""

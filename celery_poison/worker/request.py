@@ -13,7 +13,7 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
 from celery_poison import causes
-from celery_poison.basics.calling import tell
+from celery_poison.basics.calling import amend, tell
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, End, Run, Settlement, disposition
@@ -164,6 +164,10 @@ class GuardedRequest(SentRequest):
             evidence = replace(self.needs.exits.hanging(self.worker_pid or 0), time_limit_s=limit)
         elif isinstance(error, TrialSpoilt):
             evidence = error.evidence
+        if evidence is not NO_EVIDENCE:
+            needs, token = self.needs, self.poison_token
+            hooks, complain = needs.extensions.testify, needs.complain
+            evidence = amend(hooks, complain, evidence, needs.me.worker, token, None)
         run = Run(
             End.OVERTAKEN if self.stage is Stage.OVERTAKEN else end,
             cause,

@@ -187,6 +187,11 @@ class SentRequest(Request):
         assert self._ticket is not None
         return self._ticket.mid
 
+    @property
+    def poison_token(self) -> str:
+        """Of its start; empty before."""
+        return self._ticket.token if self._ticket else ""
+
     def start(self) -> Start:
         """Return the start as this process knows it, for the scripts that end it."""
         ticket = self._ticket

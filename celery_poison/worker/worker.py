@@ -202,7 +202,7 @@ class Worker:
             shutdown=self.shutdown,
             complain=self.complain,
             prepare=self._prepare_cell,
-            ask_where=self.exits.ask_cell,
+            ask_where=self.exits.ask,
             explain=self.exits.of_cell,
             lease=self._lease.fd,
         )

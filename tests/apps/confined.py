@@ -25,15 +25,18 @@ class Confined(Worker):
 
 
 @contextmanager
-def new_memory_group(limit: int) -> Iterator[Path]:
-    """A control group (cgroup v1 or v2) whose processes may use so many bytes; skips where there is none."""
-    base, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+def new_memory_group(limit: int, name: str = "") -> Iterator[Path]:
+    """A control group (cgroup v1 or v2) whose processes may use so many bytes; skips where there is none.
+
+    `name` tells it from others of this process.
+    """
+    base, file = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
     if not base.is_dir():
-        base, name = Path("/sys/fs/cgroup"), "memory.max"
-    group = base / f"celery-poison-test-{os.getpid()}"
+        base, file = Path("/sys/fs/cgroup"), "memory.max"
+    group = base / f"celery-poison-test-{os.getpid()}{name}"
     try:
         group.mkdir()
-        (group / name).write_text(str(limit))
+        (group / file).write_text(str(limit))
     except OSError as error:
         pytest.skip(f"no control group can be made here: {error}")
     yield group

@@ -105,6 +105,7 @@ _PLACEHOLDERS = {
     "tied": ["TOKEN"],
     "message": ["MID"],
     "worker": ["INC"],
+    "growth": ["INC"],
     "incident": ["IID"],
     "child": ["INC", "PID"],
     "ended": ["INC"],

@@ -19,6 +19,7 @@ from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.sentences import why
 from celery_poison.states import State
+from celery_poison.testing import wait_until
 from celery_poison.worker.crash_reports import CrashReport, CrashReports
 from celery_poison.worker.processes import Kills
 from tests import PATIENCE
@@ -113,6 +114,45 @@ def test_a_native_crash_leaves_its_stack_and_no_argument(reports: CrashReports) 
 
 def test_a_faulthandler_of_the_user_is_left_alone(reports: CrashReports) -> None:
     assert _report_of(reports, "os.abort()", PYTHONFAULTHANDLER="1") == CrashReport()
+
+
+def test_NEW_19_where_a_process_was_before_is_not_taken_for_where_it_crashed(reports: CrashReports) -> None:
+    asked = "os.kill(os.getpid(), crash_reports.DUMP)"
+    words = _report_of(reports, f"{asked}\n    os.abort()")
+    assert words.stack[0] == "handles (<string>:10)" and not words.asked
+    words = _report_of(reports, f"{asked}; os.kill(os.getpid(), 9)")
+    assert words.stack[0] == "handles (<string>:9)" and words.asked
+
+
+_ANSWERS = """
+import sys, time
+from celery_poison.worker import crash_reports
+crash_reports.begin_report(sys.argv[1], notes_signals=False)
+print("ready", flush=True)
+def waits():
+    time.sleep(60)
+waits()
+"""
+
+
+def test_NEW_19_a_thread_says_where_its_process_is_and_no_signal_interrupts_that(
+    reports: CrashReports,
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", _ANSWERS, reports.path], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        for _ in range(200):  # more than fits into its file
+            since = reports.wake(process.pid)
+            assert since is not None
+
+            def answered(since: int = since) -> bool:
+                return reports.answer(process.pid, since)[:1] == ("waits (<string>:7)",)
+
+            wait_until(answered, what="an answer")
+        assert Path(reports.path, str(process.pid)).stat().st_size < 32 * 1024
+        process.kill()
+    assert reports.wake(process.pid) is None, "nothing waits for an answer of the dead"
+    reports.read(process.pid)
+    assert not os.listdir(reports.path)
 
 
 def test_a_signal_that_asks_to_end_is_noted(reports: CrashReports) -> None:

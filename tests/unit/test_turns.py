@@ -16,7 +16,7 @@ RAN_MS = (1, 250, 60_000, 0)
 EVERY = [*itertools.product(CONVICTED, GREW, RAN_MS)]
 
 
-def _turn(convicted: bool, grew: bool, ran_ms: int) -> tuple[bool, bool, float]:
+def _turn(convicted: bool, grew: bool, ran_ms: int) -> tuple[bool, bool, int, float]:
     return turn(is_convicted=convicted, evidence=Evidence(near_limit=grew), ran_ms=ran_ms)
 
 

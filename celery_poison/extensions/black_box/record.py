@@ -1,0 +1,160 @@
+"""What the ledger is told of memory that grows, and what that proves of a death."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from celery_poison.causes import Evidence
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import clear_errors
+
+#: KiB by which a task has grown that is told of; and by which one has grown at least that is named.
+NOTABLE, WORTH = 8 << 10, 32 << 10
+#: Share of its limit that memory is about to reach, a second after it was told.
+LIKELY = 0.85
+#: Rows that are told, and characters of a name.
+MOST, _LENGTH = 8, 200
+
+
+class Row(NamedTuple):
+    """The memory of one task, or of the process that many share; in KiB.
+
+    Attributes:
+        token: of its start; empty where that is not guarded, and for a process.
+        task: its name; empty for a process.
+        kb: private memory of its process.
+        grown: by how much it grew since it began, and
+        lately: in the last seconds.
+        speed: that in KiB a second.
+        at: where its Python code was, as ``function (file:line)``.
+    """
+
+    token: str
+    task: str
+    kb: int
+    grown: int
+    lately: int
+    speed: int
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What a worker knew of its memory at one moment.
+
+    Attributes:
+        rows: of the tasks that grew, the most grown first.
+        process: of the process that tasks share, if that grew.
+        busy: how many tasks ran.
+        used, limit: memory in use by all that shares the limit, and that limit, in KiB; 0: not known.
+    """
+
+    rows: Sequence[Row] = ()
+    process: Row | None = None
+    busy: int = 0
+    used: int = 0
+    limit: int = 0
+
+    def encode(self) -> str:
+        told = {"rows": self.rows, "process": self.process, "busy": self.busy}
+        return json.dumps({**told, "used_kb": self.used, "limit_kb": self.limit}, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Growth | None:
+        """Read it; None where it cannot be understood."""
+        try:
+            told = json.loads(raw)
+            rows = [_row(each) for each in told["rows"]]
+            process = _row(told["process"]) if told["process"] else None
+            numbers = int(told["busy"]), int(told["used_kb"]), int(told["limit_kb"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return cls(rows=rows, process=process, busy=numbers[0], used=numbers[1], limit=numbers[2])
+
+    @property
+    def named(self) -> Row | None:
+        """The task that grew by far the most, else the process that tasks share; None where none stands out.
+
+        What grew at last counts first, unless another has taken far more before.
+        """
+        rest = 0 if self.process is None else self.process.lately - sum(row.lately for row in self.rows)
+        lately = _outstanding(self.rows, lambda row: row.lately, max(0, rest))
+        most = max((row.grown for row in self.rows), default=0)
+        if lately is not None and 3 * lately.grown >= 2 * most:
+            return lately
+        rest = 0 if self.process is None else self.process.grown - sum(row.grown for row in self.rows)
+        ever = _outstanding(self.rows, lambda row: row.grown, max(0, rest))
+        return ever or (self.process if self.process and self.process.grown >= WORTH else None)
+
+    def told_of(self, evidence: Evidence, token: str) -> Evidence:
+        """Return the evidence of a death with what this proves.
+
+        Args:
+            token: of the start that died; empty: the whole worker.
+        """
+        named = self.named
+        if evidence.noticed == "frozen":  # it did not die
+            return evidence
+        if token:
+            evidence = replace(evidence, grown_kb=self._grown(token, named))
+        if named is None:
+            return evidence
+        return replace(
+            evidence,
+            grew_task=named.task,
+            grew_to_kb=named.kb,
+            grew_kb_s=named.speed or None,
+            grew_at=named.at,
+            flat=self._flat_beside(named),
+            oom_likely=0 < LIKELY * self.limit <= self.used + named.speed or None,
+        )
+
+    def _grown(self, token: str, named: Row | None) -> int | None:
+        """Return by how much a start grew; None where tasks share a process, and none stands out."""
+        own = next((row for row in self.rows if row.token == token), None)
+        if own is not None:
+            return own.grown
+        return None if self.process is not None and named in (None, self.process) else 0
+
+    def _flat_beside(self, named: Row) -> int:
+        """Return how many others hardly grew."""
+        if named is self.process:
+            return 0
+        grew = sum(10 * row.grown >= named.grown for row in self.rows)
+        return max(0, self.busy - grew)
+
+
+def _row(fields: Sequence[Any]) -> Row:
+    token, task, kb, grown, lately, speed, at = fields
+    return Row(
+        token=str(token)[:_LENGTH],
+        task=str(task)[:_LENGTH],
+        kb=int(kb),
+        grown=int(grown),
+        lately=int(lately),
+        speed=int(speed),
+        at=str(at)[: 2 * _LENGTH],
+    )
+
+
+def _outstanding(rows: Sequence[Row], measure: Any, rest: int) -> Row | None:
+    """Return the row that measures at least twice as much as all others and the rest together."""
+    if not rows:
+        return None
+    top = max(rows, key=measure)
+    others = sum(max(0, measure(row)) for row in rows if row is not top)
+    return top if measure(top) >= max(WORTH, 2 * (others + rest)) else None
+
+
+def read(ledger: Ledger, worker: str) -> Growth | None:
+    """Return what a dead worker told last of memory that grew; None if none did.
+
+    Raises:
+        LedgerUnavailable: Redis is away.
+    """
+    with clear_errors("reading which memory grew"):
+        raw: Any = ledger.client.get(ledger.keys.growth(worker))
+    return Growth.decode(raw) if raw else None

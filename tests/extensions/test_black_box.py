@@ -1,0 +1,208 @@
+"""When a whole container has gone, it is known whose memory grew, how fast, and where in its code."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_poison.causes import Evidence
+from celery_poison.extensions.black_box.record import Growth, Row, read
+from celery_poison.extensions.black_box.shared import credited
+from celery_poison.plugin import plugin_of
+from celery_poison.rules.doubts import turn
+from celery_poison.testing import Worker
+from tests import PATIENCE
+from tests.apps.confined import Confined, killed_as_a_whole, new_memory_group
+from tests.apps.harness import ROOT
+from tests.extensions.boxes import Boxes, watching
+
+LIMIT = 400 << 20
+
+
+@pytest.fixture
+def container() -> Iterator[Path]:
+    with new_memory_group(LIMIT) as group, killed_as_a_whole(group):
+        yield group
+
+
+@pytest.fixture
+def boxes(assemble: Callable[..., Boxes], broker_url: str) -> Boxes:
+    return assemble(Boxes, broker_url)
+
+
+@pytest.fixture
+def monitor(boxes: Boxes) -> Iterator[None]:
+    with watching(boxes):
+        yield
+
+
+def _confined(boxes: Boxes, container: Path, pool: str) -> Worker:
+    log, options = boxes.directory / "w1.log", {"pool": pool, "concurrency": 4}
+    made = Confined(boxes.module, name="w1", env=boxes.environ(), cwd=ROOT, log_path=log, **options)
+    made.group = container
+    return made
+
+
+def _evidence(entry: dict[str, str]) -> Evidence:
+    return Evidence.decode(entry["evidence"])
+
+
+@pytest.mark.usefixtures("monitor")
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_NEW_19_who_grew_is_known_when_the_whole_container_went(
+    boxes: Boxes, container: Path, pool: str
+) -> None:
+    innocents = [boxes.start("waits"), boxes.start("computes"), boxes.start("churns")]
+    with _confined(boxes, container, pool):
+        boxes.await_that(lambda: boxes.quarantine.queries.totals()["running"] == 3, "they run")
+        culprit = boxes.start("grows", 50, 2000)
+        boxes.await_that(lambda: len(boxes.events("crashed")) == 4, "its end is on record")
+    (lost,) = boxes.events("worker_lost")
+    of_worker = _evidence(lost)
+    assert of_worker.grew_task == "box.grows"
+    assert of_worker.oom_likely
+    assert of_worker.grew_at.startswith("grows (") and "boxes.py:" in of_worker.grew_at
+    assert of_worker.flat == 3
+    assert lost["cause"] == "worker_lost", "it is evidence, and no verdict"
+    crashed = {entry["id"]: _evidence(entry) for entry in boxes.events("crashed")}
+    assert (crashed[culprit.id].grown_kb or 0) > 100 << 10
+    assert [crashed[each.id].grown_kb for each in innocents] == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("monitor")
+def test_NEW_19_a_line_is_known_where_the_task_lets_no_other_thread_run(boxes: Boxes) -> None:
+    """A thread of its process cannot answer then; and without a limit it is told, and held against nobody."""
+    with boxes.worker("w1", concurrency=2) as worker:
+        boxes.start("swallows", 6000)
+
+        def line() -> str:
+            growth = _told_of(boxes)
+            return growth.rows[0].at if growth and growth.rows else ""
+
+        boxes.await_that(line, "it is known where it is")
+        assert line().startswith("swallows (")
+        worker.kill_group()
+        (lost,) = _awaited(boxes, "worker_lost")
+    of_worker = _evidence(lost)
+    assert (of_worker.grew_task, of_worker.oom_likely) == ("box.swallows", None)
+    assert "Memory: box.swallows grew" in of_worker.sentence()
+
+
+def _awaited(boxes: Boxes, kind: str) -> list[dict[str, str]]:
+    boxes.await_that(lambda: boxes.events(kind), kind)
+    return boxes.events(kind)
+
+
+def test_NEW_19_what_grew_and_goes_on_well_leaves_nothing_behind(boxes: Boxes) -> None:
+    with boxes.worker("w1", concurrency=2):
+        (name,) = _leases(boxes)
+        key = plugin_of(boxes.app).keys.growth(name)
+        client = boxes.quarantine.queries._client
+        result = boxes.start("holds", 100, 2)
+        boxes.await_that(lambda: client.get(key), "it is told")
+        assert result.get(timeout=PATIENCE) == 100 << 20
+        boxes.await_that(lambda: not client.get(key), "nothing is left")
+
+
+def _leases(boxes: Boxes) -> dict[str, int]:
+    boxes.await_that(boxes.quarantine.queries.leases, "a worker lives")
+    return boxes.quarantine.queries.leases()
+
+
+def test_NEW_19_one_process_that_the_kernel_kills_tells_how_it_grew(boxes: Boxes) -> None:
+    result = boxes.start("grows", 100, 300)
+    with boxes.worker("w1", concurrency=2) as worker:
+        boxes.await_that(lambda: getattr(_told_of(boxes), "named", None), "it is told")
+        (start,) = [start for _, start, _ in boxes.quarantine.queries.running()]
+        os.kill(start.pid, signal.SIGKILL)
+        crashed = _awaited(boxes, "crashed")[0]
+        worker.kill_group()  # it is tried again by now
+    evidence = _evidence(crashed)
+    assert crashed["id"] == result.id
+    assert (evidence.grown_kb or 0) >= 32 << 10
+    assert evidence.grew_task == "box.grows"
+
+
+def _told_of(boxes: Boxes) -> Growth | None:
+    for name in boxes.quarantine.queries.leases():
+        if found := read(plugin_of(boxes.app).open_ledger(), name):
+            return found
+    return None
+
+
+# --- whom it names -----------------------------------------------------------------------------------
+
+MIB = 1 << 10
+
+
+def _row(name: str, grown: int, lately: int | None = None) -> Row:
+    return Row(name, name, grown + 50 * MIB, grown, grown if lately is None else lately, MIB, "f (a.py:1)")
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ([_row("a", 300 * MIB), _row("b", 40 * MIB)], "a"),
+        ([_row("a", 300 * MIB), _row("b", 200 * MIB)], None),
+        ([_row("a", 30 * MIB)], None),
+        # What grew at last, unless another has far more.
+        ([_row("a", 100 * MIB, 0), _row("b", 150 * MIB)], "b"),
+        ([_row("a", 900 * MIB, 0), _row("b", 40 * MIB)], "a"),
+        ([], None),
+    ],
+)
+def test_NEW_19_only_a_task_is_named_that_grew_by_far_the_most(rows: list[Row], named: str | None) -> None:
+    found = Growth(rows=rows, busy=4).named
+    assert (found and found.task) == named
+
+
+def test_NEW_19_where_tasks_share_a_process_and_none_stands_out_the_process_is_named() -> None:
+    process = Row("", "", 900 * MIB, 600 * MIB, 500 * MIB, 90 * MIB, "")
+    growth = Growth(rows=[_row("a", 200 * MIB)], process=process, busy=3)
+    evidence = growth.told_of(Evidence(noticed="gone"), "a")
+    assert evidence.grown_kb == 200 * MIB and evidence.grew_task == ""
+    assert "Memory: its process grew 94 MB/s to 900 MiB." in evidence.sentence()
+    assert growth.told_of(Evidence(noticed="gone"), "other").grown_kb is None
+
+
+def test_NEW_19_the_sentence_is_the_one_that_people_on_call_look_for() -> None:
+    culprit = Row("t", "shop.convert", 1_677_722, 1_500_000, 450_000, 87_891, "convert (/app/shop.py:63)")
+    growth = Growth(rows=[culprit], busy=4, used=1_950_000, limit=2_000_000)
+    told = growth.told_of(Evidence(noticed="gone"), "")
+    expected = "oom, likely: shop.convert grew 90 MB/s to 1.6 GiB (shop.py:63); 3 others flat."
+    assert told.sentence().endswith(expected)
+    assert "reason is not known" not in told.sentence()
+    assert Growth.decode(growth.encode().encode()) == growth
+    far = Growth(rows=[culprit], busy=4, used=1_950_000, limit=20_000_000)
+    assert not far.told_of(Evidence(), "").oom_likely
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"7", b'{"rows": 1}', b'{"rows": [[1]], "process": null}'])
+def test_NEW_19_what_cannot_be_read_is_no_evidence(raw: bytes) -> None:
+    assert Growth.decode(raw) is None
+
+
+TAKEN = st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(0, 1 << 28)), min_size=1, max_size=6)
+
+
+@given(TAKEN)
+def test_NEW_19_no_thread_is_credited_with_what_another_has_taken(threads: list[tuple[int, int]]) -> None:
+    """Each has taken the first number, and has touched as much more as the second says, and given it back."""
+    faults = {str(n): kept + given_back for n, (kept, given_back) in enumerate(threads)}
+    taken = sum(kept for kept, _ in threads)
+    found = credited(taken, faults, sum(faults.values()), 4096)
+    assert all(found[str(n)] <= kept for n, (kept, _) in enumerate(threads))
+
+
+def test_NEW_19_the_one_that_grew_most_is_tried_first() -> None:
+    grew, flat = (replace(Evidence(near_limit=True), grown_kb=kb) for kb in (500 * MIB, 0))
+    unknown = Evidence(near_limit=True)
+    turns = [turn(is_convicted=False, evidence=each, ran_ms=10) for each in (grew, unknown, flat)]
+    assert sorted(turns) == turns
