@@ -3,7 +3,7 @@
 The life of a message, in reading order: ``plugin`` stamps it when it is sent; ``broker`` receives it and
 ``worker`` lets it in, records its start and end, and blames a dead pool process; ``failover`` notices a
 dead worker and puts its messages back; ``quarantine`` holds what was convicted until a person releases
-or fails it. ``decide`` judges, ``ledger`` remembers.
+or fails it. ``decide`` judges, ``ledger`` remembers. ``extensions`` hang on all that by hooks.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -54,28 +54,13 @@ class Plugin:
         self.policy_overrides = Overrides()
         self._ignored_version = -1
         self._overriding = Lock()
-        #: What the requests of this app's workers in this process work with, by host name.
-        self.request_needs: dict[str, Any] = {}
         #: Takes what is wrong at run time; the worker counts it.
         self.complain: Callable[[Exception], object] = _warn
         self.outbox = Outbox(self)
 
-    def serve(self, hostname: str, needs: Any, complain: Callable[[Exception], object]) -> None:
-        """Work with a worker of this process from now on; see ``request_needs`` and ``complain``."""
-        self.request_needs[hostname], self.complain = needs, complain
-
-    def needs_of(self, hostname: str) -> Any:
-        """Return what requests of that worker work with; None where no worker of this process guards."""
-        needs = self.request_needs
-        if hostname not in needs and len(needs) == 1:  # made by a strategy that names no worker
-            return next(iter(needs.values()))
-        return needs.get(hostname)
-
-    def release(self, hostname: str) -> None:
-        """Let go of a worker that has left; the process goes on."""
-        self.request_needs.pop(hostname, None)
-        if not self.request_needs:
-            self.complain = _warn
+    def complain_to(self, complain: Callable[[Exception], object] | None) -> None:
+        """Have a worker of this process count what is wrong; None: there is none any more."""
+        self.complain = complain or _warn
 
     @cached_property
     def extensions(self) -> Extensions:

@@ -27,6 +27,7 @@ from celery_poison.worker.combining import combine
 from celery_poison.worker.ends import Ends, goes_without
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.processes import hear_of_begun, keep_what_runs, watch_again
+from celery_poison.worker.sending import serve_requests
 from celery_poison.worker.worker import FAREWELL, Worker
 
 logger = get_logger("celery_poison")
@@ -55,7 +56,8 @@ class LifeStep(bootsteps.StartStopStep):
                 sys.exit(f"celery_poison: {error}")
             self.enabled = False
             return
-        plugin_of(worker.app).serve(worker.hostname, ours.request_needs(), ours.complain)
+        serve_requests(worker.app, worker.hostname, ours.request_needs())
+        plugin_of(worker.app).complain_to(ours.complain)
         ours.refresher.policies()
         ours.refresher.blocks()
         ours.refresher.hold()

@@ -20,7 +20,6 @@ from celery_poison.basics.parts import Hold
 from celery_poison.guard import acknowledging
 from celery_poison.headers import FAILURES, mid_of
 from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Phase, Start
-from celery_poison.plugin import plugin_of
 from celery_poison.rules.doubts import needs_idle_worker
 from celery_poison.rules.failures import last_trouble
 from celery_poison.sandbox.pool import Cells
@@ -42,7 +41,7 @@ from celery_poison.worker.site import Site
 class RequestNeeds(Site):
     """What the requests of a worker work with: its site, and parts of it.
 
-    Celery makes the requests: they find this on the plugin of their app, and are given it by nobody.
+    Celery makes the requests: they find this by their app and host name (:func:`needs_of`).
 
     Attributes:
         holds: what keeps messages from beginning.
@@ -58,6 +57,31 @@ class RequestNeeds(Site):
     outcomes: Outcomes
     broadcasts: Broadcasts
     contained: bool
+
+
+def _needs_by_node(app: Any) -> dict[str, RequestNeeds]:
+    found: dict[str, RequestNeeds] = vars(app).setdefault("_poison_needs", {})
+    return found
+
+
+def serve_requests(app: Any, hostname: str, needs: RequestNeeds) -> None:
+    """Let the requests of a worker of this process find what they work with."""
+    _needs_by_node(app)[hostname] = needs
+
+
+def needs_of(app: Any, hostname: str) -> RequestNeeds | None:
+    """Return what the requests of that worker work with; None where no worker of this process guards."""
+    known = _needs_by_node(app)
+    if hostname not in known and len(known) == 1:  # made by a strategy that names no worker
+        return next(iter(known.values()))
+    return known.get(hostname)
+
+
+def release_requests(app: Any, hostname: str) -> bool:
+    """Let go of a worker that has left; return whether another one of this app is here."""
+    known = _needs_by_node(app)
+    known.pop(hostname, None)
+    return bool(known)
 
 
 class Stage(Enum):
@@ -133,7 +157,8 @@ class SentRequest(Request):
         if self._decoded:
             take_our_headers(self._request_dict, self._message.headers or {})
         self.poison: Delivery | None = getattr(self._message, "poison", None)
-        self.needs: RequestNeeds = plugin_of(self._app).needs_of(self.hostname)
+        needs: Any = needs_of(self._app, self.hostname)
+        self.needs: RequestNeeds = needs  # None where no worker guards: then nothing below asks
         self.is_broadcast = self.needs is not None and self.needs.broadcasts(self._message)
         if self.is_broadcast:
             self._task: Any = self.needs.broadcasts.task(self._task)

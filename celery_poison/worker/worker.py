@@ -45,7 +45,7 @@ from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
-from celery_poison.worker.sending import RequestNeeds
+from celery_poison.worker.sending import RequestNeeds, release_requests
 from celery_poison.worker.serving import Serving, release, serve
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Background, EventLoop, Retry
@@ -409,7 +409,8 @@ class Worker:
         for used in (self._holdings, self._writer, self.loop, self._lease):
             used.close()
         release(self._me.born_as)
-        self._plugin.release(self._me.node)
+        if not release_requests(self._app, self._me.node):
+            self._plugin.complain_to(None)
         if self._connection is not None and vars(self._app.amqp).get("Connection") is self._connection:
             del self._app.amqp.Connection
 

@@ -16,7 +16,7 @@ from celery_poison.basics.parts import Round
 from celery_poison.extension import Extension, Extensions
 from celery_poison.ledger import Ledger
 from celery_poison.plugin import install
-from tests.docs.pages import PACKAGE, ROOT
+from tests.docs.pages import PACKAGE, ROOT, rows, section, text, words
 
 #: Modules of the root that stand for one of an extension.
 HANDED_ON = ("marks",)
@@ -94,3 +94,14 @@ def test_a_public_module_of_an_extension_only_hands_on(name: str) -> None:
     text = (PACKAGE / f"{name}.py").read_text(encoding="utf-8")
     kinds = {type(node) for node in ast.parse(text).body}
     assert kinds <= {ast.Expr, ast.ImportFrom, ast.Assign} and "celery_poison.extensions" in text
+
+
+def test_the_page_lists_the_rooms_in_their_order_and_the_hooks_that_each_fills() -> None:
+    table = rows(section(text("life-of-a-message.md"), "Extensions"))
+    hooks = [name for name, hook in vars(Extension).items() if callable(hook) and not name.startswith("_")]
+    filled = {
+        name: {hook for hook in hooks if getattr(type(each), hook) is not getattr(Extension, hook)}
+        for name, each in zip(extensions.ORDER, _host().extensions.all, strict=True)
+    }
+    assert [words(row[0])[0] for row in table] == [*extensions.ORDER]
+    assert {words(row[0])[0]: {*words(row[2])} for row in table} == filled
