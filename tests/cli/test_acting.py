@@ -250,5 +250,5 @@ def test_NEW_6_a_ticket_is_a_name_and_stands_before_the_note_of_every_act(
     console: Console, fleet: Fleet
 ) -> None:
     assert "a name without blanks" in console.run("release", "--all", "--ticket", "a b", status=2).stderr
-    console.run("pause", "--queue", "celery", "--ticket", "INC-412")
-    assert fleet.quarantine.pauses()[0].note == "INC-412"
+    console.run("block", "--task", "fleet.healthy", "--ticket", "INC-412")
+    assert fleet.quarantine.blocks().rules[0].note == "INC-412"

@@ -49,8 +49,8 @@ def test_NEW_7_the_journal_keeps_about_as_many_entries_as_are_set(
     new_fleet: Callable[..., Fleet], redis_url: str
 ) -> None:
     fleet = new_fleet(redis_url, poison_journal_maxlen=1000)
-    for n in range(1500):
-        fleet.quarantine.pause_queue(f"queue{n}", force=True)
+    for _ in range(1500):
+        fleet.quarantine.block_task("another", force=True)
     with fleet.worker():
         fleet.send("healthy", 1).get(timeout=PATIENCE)
         ledger = plugin_of(fleet.app).open_ledger()
