@@ -18,6 +18,7 @@ import socket
 import stat
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any, NamedTuple, NoReturn
 
@@ -224,16 +225,7 @@ def _serve(orders: Any, parent: _Parent, app: Celery, *, is_fresh: bool = False)
         files = _socket.socket(fileno=said), os.fdopen(box, "r+b"), lease
         return be_cell(order, app, *files, is_fresh=is_fresh)
 
-    wanted = unpatched("select", "poll")()
-    for fd in (orders.fileno(), end_of_worker):
-        wanted.register(fd, select.POLLIN)
-    while True:
-        if end_of_worker in dict(wanted.poll()):
-            return _say_that_it_ended(app, parent.worker)
-        data, fds, _, _ = socket.recv_fds(orders, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
-        if not data:  # closed, as by the end of the worker
-            wanted.unregister(orders)
-            continue
+    for data, fds in _orders(orders, end_of_worker):
         with suppress(OSError):  # no process can be forked: the worker hears that its sockets are closed
             if not _fork():
                 orders.close()
@@ -241,6 +233,22 @@ def _serve(orders: Any, parent: _Parent, app: Celery, *, is_fresh: bool = False)
                 _be_watcher(pickle.loads(data), end_of_worker, fds, be)
         for fd in fds:
             _close(fd)
+    _say_that_it_ended(app, parent.worker)
+
+
+def _orders(orders: Any, end_of_worker: int) -> Iterator[tuple[bytes, list[int]]]:
+    """Yield order after order, with its descriptors, until the worker has ended."""
+    wanted = unpatched("select", "poll")()
+    for fd in (orders.fileno(), end_of_worker):
+        wanted.register(fd, select.POLLIN)
+    while end_of_worker not in dict(wanted.poll()):
+        data, fds, _, _ = socket.recv_fds(orders, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
+        if data:
+            yield data, fds
+            continue
+        wanted.unregister(orders)  # closed by the end of the worker, or by what its process has become
+        if not wanted.poll(1000 * LINGER):
+            os._exit(0)
 
 
 def _say_that_it_ended(app: Celery, worker: str) -> None:
