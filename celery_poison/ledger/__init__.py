@@ -24,6 +24,8 @@ class Ledger(
 ):
     """Transitions of messages and workers, each atomic, each journalled in the same step.
 
+    It is put together from rooms that know nothing of each other: each stands on ``Caller`` alone.
+
     Args: see :class:`celery_poison.ledger.scripts.Caller`.
 
     Every method raises ``LedgerUnavailable`` when Redis is away or refuses the write.
