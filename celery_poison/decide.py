@@ -51,6 +51,7 @@ class Facts:
         finished: the message was parked, and a start of it has finished since.
         payload_bytes: size of the body as received.
         blocked: the rule on the block list that it falls under, as a sentence.
+        cut_off: what has cut a run of this very message off; empty: nothing has.
         gate_closed: so many workers died lately that the fleet gate is closed.
     """
 
@@ -65,6 +66,7 @@ class Facts:
     finished: bool = False
     payload_bytes: int = 0
     blocked: str = ""
+    cut_off: str = ""
     gate_closed: bool = False
 
     @property
@@ -75,9 +77,16 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """What is done, and why.
+
+    Attributes:
+        not_rerun: it proves nothing: its task must not run twice (NEW-16).
+    """
+
     action: Action
     cause: str = ""
     reason: str = ""
+    not_rerun: bool = False
 
 
 def judge(facts: Facts, limits: Limits) -> Verdict:
@@ -91,6 +100,8 @@ def judge(facts: Facts, limits: Limits) -> Verdict:
         reason = f"its body has {facts.payload_bytes} bytes, max_payload_bytes is {limits.max_payload_bytes}"
         return Verdict(Action.QUARANTINE, causes.PAYLOAD, reason)
     convicted = convict(facts.history, limits, gate_closed=facts.gate_closed)
+    if convicted is None and facts.cut_off and not limits.rerun:
+        return not_rerun(facts.cut_off)
     # A release is a person's decision about this very message: no rule stands against it (NEW-3).
     if convicted is None and facts.blocked and not facts.last_release:
         return Verdict(Action.QUARANTINE, causes.BLOCKED, facts.blocked)
@@ -112,6 +123,21 @@ def convict(history: History, limits: Limits, *, gate_closed: bool = False) -> V
         reason = f"put back {history.failures} times, max_failures is {limits.max_failures}"
         return Verdict(Action.QUARANTINE, causes.FAILURES, reason)
     return None
+
+
+def not_rerun(cause: str) -> Verdict:
+    """Return the verdict on what was cut off and must not run again (NEW-16)."""
+    reason = f"{causes.describe(cause)}; not run again, since its task says rerun=False"
+    return Verdict(Action.QUARANTINE, cause, reason, not_rerun=True)
+
+
+def stays_away(settlement: Settlement, cause: str, *, rerun: bool, begun: bool) -> bool:
+    """Whether a run that has ended is kept from its queue, whatever its counts say (NEW-16).
+
+    What a task itself puts back, or retries, is no rerun.
+    """
+    cut_off = settlement in (Settlement.STRIKE, Settlement.INTERRUPT) and cause != causes.NOT_REACHED
+    return cut_off and begun and not rerun
 
 
 def _has_enough_strikes(history: History, limits: Limits) -> bool:
@@ -190,6 +216,7 @@ class Run:
         leaving: its worker is leaving, or it was revoked or cancelled.
         observed: nothing may become of its message but what Celery makes of it.
         kept: what it raised is to be kept (:func:`failing`).
+        rerun: its task may run twice.
     """
 
     end: End
@@ -200,6 +227,7 @@ class Run:
     leaving: bool = False
     observed: bool = False
     kept: bool = False
+    rerun: bool = True
 
 
 class Settlement(Enum):
@@ -241,6 +269,8 @@ def disposition(run: Run) -> Disposition:
         return Disposition(Settlement.PARK, held)
     if run.acks_late and run.end is End.NOT_REACHED:
         return Disposition(Settlement.INTERRUPT, held, run.cause)
+    if run.acks_late and run.end is End.TIMED_OUT and not run.rerun:
+        return Disposition(Settlement.STRIKE, held, run.cause, failure=True)
     return Disposition(Settlement.CELERY) if run.leaving else _while_it_stays(run, held)
 
 

@@ -39,6 +39,7 @@ def guarded(
     keep_failures: bool = ...,
     ignore: Collection[type[Exception] | str] = ...,
     convict_at_once: Collection[type[Exception] | str] = ...,
+    rerun: bool = ...,
     idempotency_key: Callable[..., Any] | None = ...,
     idempotency_window: float = ...,
     exception_destination: Destination = ...,
@@ -72,6 +73,8 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
         ignore: exceptions that ``keep_failures`` leaves alone: classes, or their dotted names; default none.
         convict_at_once: exceptions that quarantine a message without a retry, also without
             ``keep_failures``: classes, or their dotted names; default none.
+        rerun: False: a message that began and was cut off, by whatever death, is quarantined at once and
+            never runs again by itself; default True (NEW-16).
         idempotency_key: function of the task's arguments: a second message with the same key has no second
             effect; default None: none has a key (NEW-12).
         idempotency_window: seconds for which a key counts after its task has returned; default 86400.
@@ -161,6 +164,12 @@ def guard_task(task: Any, options: Mapping[str, Any], *, keep_acks: bool = False
     type(task).own_acks = own_acks
     type(task).keeps_acks = keep_acks
     if not keep_acks:
+        type(task).acks_late = type(task).reject_on_worker_lost = True
+
+
+def acknowledge_late(task: Any) -> None:
+    """Let a task acknowledge late, also with ``poison_guard_all``: nothing of it runs twice (NEW-16)."""
+    if not task.acks_late:
         type(task).acks_late = type(task).reject_on_worker_lost = True
 
 

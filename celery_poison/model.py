@@ -40,12 +40,16 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What convicts: a task's ``max_crashes`` and ``max_failures``; with ``trials`` only a death alone."""
+    """What convicts: a task's ``max_crashes`` and ``max_failures``; with ``trials`` only a death alone.
+
+    Without ``rerun`` nothing runs again that has begun.
+    """
 
     max_crashes: int = 2
     max_failures: int = 5
     max_payload_bytes: int | None = None
     trials: bool = True
+    rerun: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class History:
         doubted: it died with its worker while the fleet gate was closed, as many others did.
         evidence: of its last death, as :class:`Evidence` is encoded.
         old_strikes, old_failures: those of them that a person has released it with: they convict no more.
+        cut_off, cut_off_by: mid of the last message that began and did not end, and the cause.
     """
 
     deliveries: int = 0
@@ -78,6 +83,8 @@ class History:
     evidence: str = ""
     old_strikes: int = 0
     old_failures: int = 0
+    cut_off: str = ""
+    cut_off_by: str = ""
 
 
 NO_HISTORY = History()
@@ -155,6 +162,11 @@ class Start(NamedTuple):
     def is_in_cell(self) -> bool:
         return self.alone >= IN_CELL
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a process has taken it up: nobody can say that nothing of it has run."""
+        return self.phase == Phase.RUNNING and self.pid > 0
+
     def in_phase(self, phase: Phase) -> Start:
         return self._replace(phase=phase.value)
 
@@ -214,6 +226,7 @@ class MessageRecord:
         sent_at: when that was, and its body is there alone.
         retry_at: when it goes back to its own queue by itself.
         releases_left: how often at most, where a person has scheduled it: ``actor``, with ``note``.
+        not_rerun: it has begun, and its task says ``rerun=False``: a release asks whether it may run again.
     """
 
     id: str
@@ -250,6 +263,7 @@ class MessageRecord:
     sent_at: float | None = None
     retry_at: float | None = None
     releases_left: int = 0
+    not_rerun: bool = False
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:

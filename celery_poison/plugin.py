@@ -18,7 +18,7 @@ from celery_poison import headers as names
 from celery_poison.basics.calling import tell
 from celery_poison.errors import ConfigurationError, NoLedger
 from celery_poison.extension import Extensions
-from celery_poison.guard import guard_task, marked, watch
+from celery_poison.guard import acknowledge_late, guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.tls import with_tls
@@ -208,6 +208,8 @@ class Policies(dict[str, tuple[Policy, bool]]):
         if not isinstance(task, PoisonTask):
             raise KeyError(name)
         policy = policy_of(task, name, plugin.settings, plugin.policy_overrides)
+        if not policy.rerun and not plugin.settings.observe_only:
+            acknowledge_late(task)
         found = self[name] = (policy, bool(task.acks_late))
         return found
 

@@ -43,6 +43,8 @@ class Policy:
         ignore: exceptions that are left alone all the same: classes, or their dotted names; default none.
         convict_at_once: exceptions at the first of which a message is quarantined without a retry, also
             without ``keep_failures``; default none.
+        rerun: False: what began and was cut off is quarantined at once, and never runs again by itself
+            (NEW-16); default True.
         idempotency_key: function of the task's arguments: a second message with the same result gives the
             first one's, or waits for it (NEW-12); default none.
         idempotency_window: seconds for which a key counts after its task has returned; default 86400.
@@ -66,6 +68,7 @@ class Policy:
     keep_failures: bool = False
     ignore: Collection[type[Exception] | str] = ()
     convict_at_once: Collection[type[Exception] | str] = ()
+    rerun: bool = True
     idempotency_key: Callable[..., Any] | None = None
     idempotency_window: float = 86_400.0
     exception_destination: Destination = SYSTEM

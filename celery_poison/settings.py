@@ -115,6 +115,10 @@ class Settings:
         "Exceptions that quarantine a message at once, without a retry, by class or dotted name; also"
         " without keep_failures.",
     )
+    rerun: bool = _flag(
+        "False: a message that began and was cut off is quarantined, and never runs again by itself.",
+        default=True,
+    )
     idempotency_key: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
         None,
         values.function,

@@ -149,24 +149,25 @@ careful_options: tuple[Option, ...] = (
 )
 
 
+yes_run_again: Option = click.option(
+    "--yes-run-again", is_flag=True, help="Also what has begun once and whose task says rerun=False."
+)
+
 #: What a release by the monitor cannot be.
 _BY_HAND = ("canary", "soak", "rate", "max_waiting", "keep_going", "keep_counts", "to")
 
 
 def _how(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Take out of ``options`` how to release; return the act, and its arguments."""
-    after, times, cancel, force = (options.pop(name) for name in ("after", "times", "cancel", "force"))
+    after, times, cancel = (options.pop(name) for name in ("after", "times", "cancel"))
+    may = {name: options.pop(name) for name in ("force", "yes_run_again")}
     by_hand = {name: options.pop(name) for name in _BY_HAND}
     if after or cancel:
         without = [f"--{name.replace('_', '-')}" for name, typed in by_hand.items() if typed]
         if without or (after and cancel):
             typed = "--cancel takes --after back" if cancel else "--after leaves the release to the monitor"
             raise click.UsageError(f"{typed}: use it without {', '.join(without) or '--after'}")
-        return (
-            ("unschedule", {})
-            if cancel
-            else ("schedule", {"after": after, "times": times or 1, "force": force})
-        )
+        return ("unschedule", {}) if cancel else ("schedule", {"after": after, "times": times or 1, **may})
     if times:
         raise click.UsageError("--times says how often --after is repeated: add --after")
     canary, soak, rate, max_waiting, keep_going, keep_counts, to = by_hand.values()
@@ -176,7 +177,7 @@ def _how(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         canary=canary, soak=soak or SOAK, rate=rate, max_waiting=max_waiting, stop_on_death=not keep_going
     )
     on_progress = partial(say, err=True) if care.takes_time else None
-    more = {"force": force, "to": to, "care": care, "on_progress": on_progress, "keep_counts": keep_counts}
+    more = {"to": to, "care": care, "on_progress": on_progress, "keep_counts": keep_counts, **may}
     return "release", more
 
 
@@ -188,6 +189,7 @@ def _how(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         is_flag=True,
         help="Even if this app does not know the task, or the queue of --to.",
     ),
+    yes_run_again,
 )
 def release(ctx: click.Context, **options: Any) -> None:
     """Put messages back into their own queues, byte for byte as they were sent.

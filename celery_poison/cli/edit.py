@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from celery_poison.cli.decisions import say_refusals
+from celery_poison.cli.decisions import say_refusals, yes_run_again
 from celery_poison.cli.output import answer, print_json, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb, who_options
 from celery_poison.model import MessageRecord
@@ -39,6 +39,7 @@ from celery_poison.quarantine.edits import Draft
         help="Even if this app does not know the task, or it takes no such arguments, or no worker consumes"
         " the queue.",
     ),
+    yes_run_again,
     *who_options,
     json_option,
 )
@@ -67,7 +68,7 @@ def edit(ctx: click.Context, **options: Any) -> None:
     if options["dry_run"]:
         _show(ctx, quarantine.draft(mid, change, force=options["force"]))
         return
-    how = {name: options[name] for name in ("hold", "actor", "note", "force")}
+    how = {name: options[name] for name in ("hold", "actor", "note", "force", "yes_run_again")}
     outcome = quarantine.edit(
         mid, args=change.args, kwargs=change.kwargs, set=change.values, queue=change.queue, **how
     )

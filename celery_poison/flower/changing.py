@@ -90,7 +90,7 @@ async def edit(of: Guarded, mid: str) -> Edited:
         IllegalTransition: it was refused: nothing was changed, or the copy was made and not released.
     """
     args, kwargs = _typed(of, "args", list), _typed(of, "kwargs", dict)
-    how = {"hold": of.said("hold") == "1", "force": of.said("force") == "1"}
+    how = {name: of.said(name) == "1" for name in ("hold", "force", "yes_run_again")}
     act = partial(of.ledger.quarantine.edit, mid, args=args, kwargs=kwargs, queue=of.said("queue").strip())
     edited = await of.ledger.change(
         partial(act, actor=of.actor, note=of.said("note"), **how), PUBLISH_TIMEOUT

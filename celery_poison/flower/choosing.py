@@ -53,6 +53,7 @@ class MessageAct:
 
 
 _FORCED_RELEASE = "release even if no task of that name is registered in this app."
+_RUN_AGAIN = "yes, run again also what has begun once and must not run twice (rerun=False)."
 _FORCED_FAIL = (
     "fail it even if its body is not JSON: then its own caller hears of it, its chord, chain and errbacks"
     " do not."
@@ -64,7 +65,11 @@ ACTIONS = {
             "release",
             "Publish the stored originals to their own queues. Each runs alone, and one more death brings it"
             " straight back.",
-            {"force": _FORCED_RELEASE, "keep_counts": "count its strikes and failures on, not from 0."},
+            {
+                "force": _FORCED_RELEASE,
+                "keep_counts": "count its strikes and failures on, not from 0.",
+                "yes_run_again": _RUN_AGAIN,
+            },
         ),
         MessageAct(
             "fail",
@@ -79,7 +84,7 @@ ACTIONS = {
             "schedule",
             "Release messages by themselves, after a pause: for causes that pass. Until then they stay, and a"
             " release, or giving them up, ends it.",
-            {"force": _FORCED_RELEASE},
+            {"force": _FORCED_RELEASE, "yes_run_again": _RUN_AGAIN},
             {"after": "by itself, after so long: 10m, 1h", "times": "and again when it comes back"},
         ),
         MessageAct(

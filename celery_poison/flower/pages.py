@@ -276,7 +276,7 @@ class EditPage(ActingPage):
         except PoisonError as trouble:
             typed: dict[str, Any] = {name: self.said(name) for name in ("args", "kwargs", "queue")}
             again: dict[str, Any] = {"found": found._replace(**typed), "note": self.said("note")}
-            switched = [name for name in ("hold", "force") if self.said(name) == "1"]
+            switched = [name for name in ("hold", "force", "yes_run_again") if self.said(name) == "1"]
             self.show("poison-edit.html", **again, switched=switched, error=self.failed(trouble))
         else:
             shown = edited.copy if self.said("hold") == "1" else found.record.mid

@@ -77,6 +77,15 @@ class MessageTransitions(Caller):
         calls = ((_NO_KEYS, {"mid": mid, "seen": seen, "start": start}) for mid, seen, start in claims)
         return [reply[0] is Code.OK for reply in self.call_each("claim", calls)]
 
+    def begin(self, mid: str, start: Start) -> None:
+        """Put the start of a task that must not run twice on record, before its body begins (NEW-16).
+
+        Raises:
+            StaleDelivery: another start of its message has begun, and runs or was cut off; or it is kept.
+            LedgerUnavailable: nobody knows.
+        """
+        self.call("begin", mid=mid, start=start)
+
     def crash(
         self,
         mid: str,

@@ -49,6 +49,7 @@ class Request:
         force: of a release: even if this app has no such task.
         to: of a release: the queue that it goes to; empty: each message's own.
         keep_counts: of a release: strikes and failures are counted on.
+        yes_run_again: of a release: also what has begun and must not run twice.
     """
 
     verb: str
@@ -57,6 +58,7 @@ class Request:
     force: bool = False
     to: str = ""
     keep_counts: bool = False
+    yes_run_again: bool = False
 
     @property
     def typed(self) -> str:

@@ -24,7 +24,7 @@ from celery_poison.quarantine.changed_copy import (
 )
 from celery_poison.quarantine.decisions import Decisions, Outcome, Outcomes, Request, Reserved
 from celery_poison.quarantine.lookup import Lookup
-from celery_poison.quarantine.owner import default_actor
+from celery_poison.quarantine.owner import default_actor, refuse_to_run_again
 from celery_poison.quarantine.store import Store
 from celery_poison.quarantine.stored_message import fields_of, sent_to, stored_message
 from celery_poison.states import State
@@ -74,6 +74,7 @@ class Edits:
         actor: str = "",
         note: str = "",
         force: bool = False,
+        yes_run_again: bool = False,
     ) -> Edited:
         """Release a changed copy of a message; the original is given up and stays until it is purged (NEW-6).
 
@@ -87,16 +88,19 @@ class Edits:
             hold: leave the copy in quarantine, for :meth:`release`.
             force: even if no task of that name is registered in this app, the task does not take such
                 arguments, or no worker consumes the queue.
+            yes_run_again: as of :meth:`release`; without, such a copy can only be held.
         """
         change, copy_mid = Change(args=args, kwargs=kwargs, values=set or {}, queue=queue), uuid4().hex
         request = Request(verb="edit", actor=actor or default_actor(), note=note)
-        (edited,) = self._decisions.each([id], request, partial(self._edit, change, copy_mid, force))
+        act = partial(self._edit, change, copy_mid, force, yes_run_again or hold)
+        (edited,) = self._decisions.each([id], request, act)
         outcome = {"mid": edited.mid, "id": edited.id, "task": edited.task}
         if not edited.done:
             return Edited(**outcome, done=False, error=edited.error)
         if hold:
             return Edited(**outcome, done=True, copy=copy_mid)
-        (released,) = self._release([copy_mid], actor=actor, note=note, force=force)
+        may = {"force": force, "yes_run_again": yes_run_again}
+        (released,) = self._release([copy_mid], actor=actor, note=note, **may)
         error = f"edited, and not released: {released.error}" if not released.done else ""
         return Edited(**outcome, done=released.done, error=error, copy=copy_mid)
 
@@ -110,7 +114,8 @@ class Edits:
         record = Lookup(self._store.queries).find(id, whole=True)
         return self._draft(record, change, "", force)
 
-    def _edit(self, change: Change, copy_mid: str, force: bool, case: Reserved) -> None:
+    def _edit(self, change: Change, copy_mid: str, force: bool, may_run: bool, case: Reserved) -> None:
+        refuse_to_run_again(case.record, may_run)
         draft = self._draft(case.record, change, copy_mid, force)
         record, task = case.record, case.record.task
         app, settings, ledger = self._store.app, self._store.settings, self._store.ledger

@@ -29,7 +29,7 @@ _JSON = ("headers", "properties", "canvas", "evidence")
 #: All that goes with a message; the rest is its ledger's own affair.
 _FIELDS = (
     *(*_NAMES, *_COUNTS, *_JSON, "cause", "reason", "candidate", "worker", "incident", "content_type"),
-    *("content_encoding", "arguments", "edited_from", "unprocessable", "fingerprint", "failure"),
+    *("content_encoding", "arguments", "edited_from", "unprocessable", "fingerprint", "failure", "not_rerun"),
 )
 _NEEDED = ("id", "mid", "queue", "cause", "content_type", "content_encoding", "headers", "properties")
 

@@ -137,6 +137,19 @@ def refuse_unless_kept(record: MessageRecord, verb: str) -> None:
         raise IllegalTransition(f"the message was {record.resolution} by {record.actor or 'somebody'}{copy}")
 
 
+def refuse_to_run_again(record: MessageRecord, said_yes: bool) -> None:
+    """Refuse what must not run twice and has begun, unless a person says that it may (NEW-16).
+
+    Raises:
+        IllegalTransition: see there.
+    """
+    if record.not_rerun and not said_yes:
+        raise IllegalTransition(
+            "it has begun once, and its task says rerun=False: look how far it came; if it may run again, add"
+            " --yes-run-again (yes_run_again=True in Python, the tick of that name in Flower)"
+        )
+
+
 def default_actor() -> str:
     """Return ``login@host`` of this process: the actor where none is named."""
     try:

@@ -27,7 +27,7 @@ from celery_poison.quarantine.decisions import (
     reason_of,
 )
 from celery_poison.quarantine.lookup import Lookup
-from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
+from celery_poison.quarantine.owner import default_actor, refuse_to_run_again, refuse_unless_kept
 from celery_poison.quarantine.store import Store, whole
 from celery_poison.quarantine.stored_message import as_released, parcel_of, refusal_of, sent_to
 
@@ -79,6 +79,7 @@ class Releases:
         force: bool = False,
         to: str = "",
         keep_counts: bool = False,
+        yes_run_again: bool = False,
         care: Care | None = None,
         on_outcome: Listener | None = None,
         on_progress: Callable[[str], object] | None = None,
@@ -92,6 +93,7 @@ class Releases:
             force: even if this app has no such task, or the queue ``to`` is not known.
             to: this queue instead of their own. They stay there: put back, retried, or released once more.
             keep_counts: ``strikes`` and ``failures`` are counted on; those of before convict no more.
+            yes_run_again: also what has begun and whose task says ``rerun=False`` (NEW-16).
             care: how careful; default: ``Care()``.
             on_progress: called with a sentence about what the release waits for, and how far it is.
 
@@ -103,7 +105,8 @@ class Releases:
         if to and not force:
             self._store.refuse_unless_consumed(to)
         actor, care = actor or default_actor(), care or Care()
-        request = Request(verb="release", actor=actor, note=note, force=force, to=to, keep_counts=keep_counts)
+        how = {"force": force, "keep_counts": keep_counts, "yes_run_again": yes_run_again}
+        request = Request(verb="release", actor=actor, note=note, to=to, **how)
         feed = Feed(self._store.ledger, deaths_only=not care.takes_time and on_progress is None)
         self._store.check_owner()
         ids = self._decisions.agreed(ids, request)
@@ -120,6 +123,7 @@ class Releases:
         actor: str = "",
         note: str = "",
         force: bool = False,
+        yes_run_again: bool = False,
         on_outcome: Listener | None = None,
     ) -> Outcomes:
         """Have the active monitor release messages after a pause, and again if they come back (NEW-6).
@@ -131,6 +135,7 @@ class Releases:
             after: seconds until each release, counted from now, or from when it came back.
             times: releases at most, the first included.
             force: even if this app has no such task.
+            yes_run_again: as of :meth:`release`, for the first: what comes back then stays.
 
         Raises:
             BadCare: ``after`` or ``times`` is not above zero.
@@ -140,6 +145,7 @@ class Releases:
             raise BadCare(f"after is {after}, times is {times}: both must be above zero")
 
         def act(case: Reserved) -> None:
+            refuse_to_run_again(case.record, yes_run_again)
             if (why := None if force else _unknown_task(self._store, case.record)) is not None:
                 raise why
             self._store.ledger.schedule(case.record.mid, after, times, case.actor, case.note)
@@ -224,6 +230,7 @@ class _Batches:
             why = self._request.why_taken_out
             attempt.record = self._decisions.suspects.take(attempt.record, "release", why)
             refuse_unless_kept(attempt.record, "release")
+            refuse_to_run_again(attempt.record, self._request.yes_run_again)
         except IllegalTransition as error:
             return error
         return None if self._request.force else _unknown_task(self._store, attempt.record)

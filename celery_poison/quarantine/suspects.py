@@ -92,16 +92,19 @@ class Suspects:
         mid, parked = found
         stored, task = unpack(packed), record.task
         settings = plugin_of(self._app).settings
-        function = Policy.of(self._app.tasks.get(task), settings).fingerprint
-        fingerprint = fingerprint_of_copy(stored, task, self._queries.fingerprint_secret(), function)
-        shown = arguments(self._app, settings.redact, task, stored)
+        policy = Policy.of(self._app.tasks.get(task), settings)
+        secret = self._queries.fingerprint_secret()
+        fingerprint = fingerprint_of_copy(stored, task, secret, policy.fingerprint)
+        fields = fields_of(stored, fingerprint, arguments(self._app, settings.redact, task, stored))
+        if not policy.rerun and self._queries.history(record.id).cut_off == mid:
+            fields["not_rerun"] = "1"
         with suppress(StaleDelivery):
             self._ledger.quarantine(
                 mid,
                 parked.start,
                 cause=causes.REQUESTED,
                 reason=reason,
-                fields=fields_of(stored, fingerprint, shown),
+                fields=fields,
             )
             return self._queries.record(mid)
         return None

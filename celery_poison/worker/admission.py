@@ -196,6 +196,7 @@ class Admission:
             raise Retry(PATIENCE)
         foreign, ended = self._earlier_start(delivery, recorded)
         facts = facts_of(delivery, recorded, foreign, ended)
+        delivery.has_run = bool(facts.cut_off)
         verdict = judge(facts, delivery.limits(trials=self.settings.has_trials))
         is_one = delivery.is_unique and (is_unique(delivery.mid) or not facts.has_ended)
         if verdict.action is Action.DROP and not is_one:  # it may be its equal that has ended
@@ -334,9 +335,8 @@ class Admission:
 
     def _quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
         """Keep the original first, acknowledge it afterwards."""
-        self.quarantine_writer.write(
-            delivery.message, delivery.mid, delivery.start, verdict.cause, verdict.reason
-        )
+        what = (delivery.message, delivery.mid, delivery.start, verdict.cause, verdict.reason)
+        self.quarantine_writer.write(*what, has_run=delivery.has_run, proves_nothing=verdict.not_rerun)
         self._acknowledge(delivery)
 
     def _acknowledge(self, delivery: Delivery) -> None:
@@ -377,7 +377,12 @@ class Admission:
         return self.checker.reason(*args, ask=True)
 
     def _ledger_away(self, delivery: Delivery) -> bool:
-        stays = delivery.blocked or delivery.paused or not self.settings.fail_open
+        stays = (
+            delivery.blocked
+            or delivery.paused
+            or not self.settings.fail_open
+            or not delivery.policy.rerun  # nobody can say whether it has run
+        )
         if stays and not self.settings.observe_only:
             return True
         self._enter(delivery)

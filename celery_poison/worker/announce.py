@@ -86,7 +86,8 @@ def greet(app: Celery) -> None:
 
 def _silent(app: Celery, policies: Mapping[str, tuple[Policy, bool]]) -> list[str]:
     """Return the guarded tasks whose messages are acknowledged when their hard time limit ends them."""
-    tasks = [app.tasks[name] for name, (_, diverts) in policies.items() if diverts and name in app.tasks]
+    keep = ((name, diverts and policy.rerun) for name, (policy, diverts) in policies.items())
+    tasks = [app.tasks[name] for name, is_silent in keep if is_silent and name in app.tasks]
     return [
         task.name
         for task in tasks

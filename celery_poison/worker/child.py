@@ -33,6 +33,7 @@ from celery_poison.policy import Overrides
 from celery_poison.rules.failures import Failure, carried_after, failure_of
 from celery_poison.task import Runner, attempts
 from celery_poison.upstream.requests import (
+    BodyNotReached,
     MemoryExhausted,
     NeverBegan,
     StaleCompletion,
@@ -249,7 +250,7 @@ def run_guarded(
     recorder = serving.recorder
     try:
         run = _running[ticket.mid] = Run(serving, ticket, _begin(serving, ticket, uuid, task))
-    except NeverBegan as error:
+    except (NeverBegan, BodyNotReached) as error:
         return _failed(error)
     attempts[uuid] = attempt = ticket.attempt._replace()  # an object of its own
     if not serving.observes and recorder.policy(task).on_rollback is not None:
@@ -430,7 +431,7 @@ def _open_recorder(plugin: Plugin, worker: str, node: str, lease: int) -> Record
     boot_id = born_as(worker.rpartition("/")[2])
     writer = Writer(ledger.client, ledger.keys.channel(worker), on_connect=partial(still_running, boot_id))
     durable = open_durable(settings, ledger, writer)
-    recorder = Recorder(settings, ledger.keys, writer, node, plugin.policies, durable)
+    recorder = Recorder(settings, ledger.keys, writer, node, plugin.policies, durable, ledger)
     lent = Lease(settings.activation_interval, lease)
     serve(boot_id, Serving(recorder, ledger, lent, contained=True), runner=RUNNER)
     # A thread may share no connection with greenlets.

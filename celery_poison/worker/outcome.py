@@ -20,7 +20,7 @@ from celery_poison import causes
 from celery_poison.basics.text import clean
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.decide import Disposition, Settlement, convict
+from celery_poison.decide import Disposition, Settlement, convict, not_rerun, stays_away
 from celery_poison.errors import StaleDelivery
 from celery_poison.headers import known_as
 from celery_poison.ledger.messages import RecordedEnd
@@ -132,7 +132,7 @@ class Outcomes:
             return self._tell(case, request.put_back_now)
         if recorded.finished:
             self._tell(case, partial(_finished_after_all, request))
-        elif what.settlement in (Settlement.STRIKE, Settlement.ROLL_BACK):
+        elif what.settlement in (Settlement.STRIKE, Settlement.ROLL_BACK) or self._stays_away(case):
             self._judge(case, recorded)
         else:
             self._put_back_after(case, self._pause_of(case))
@@ -141,14 +141,21 @@ class Outcomes:
         start = case.start
         limits = Limits(start.max_crashes, start.max_failures, trials=self.site.settings.has_trials)
         verdict = convict(recorded.history, limits, gate_closed=recorded.gate_closed)
+        if verdict is None and self._stays_away(case):
+            verdict = not_rerun(case.what.cause)
         if verdict is not None:
             # At once: nobody may consume its queue soon (WAS-7).
-            self._keep(case, verdict.cause, verdict.reason + _raised_last(case, verdict.cause))
+            reason = verdict.reason + _raised_last(case, verdict.cause)
+            self._keep(case, verdict.cause, reason, proves_nothing=verdict.not_rerun)
         elif case.what.settlement is Settlement.ROLL_BACK:
             grown = pause_before(recorded.history.failures, self.site.settings.rollback_pause)
             self._put_back_after(case, getattr(case.error, "countdown", 0.0) or grown)
         else:
             self._tell(case, partial(self._try_again, case, recorded.history.crashes))
+
+    def _stays_away(self, case: Case) -> bool:
+        rerun = self.site.policies[case.start.task][0].rerun
+        return stays_away(case.what.settlement, case.what.cause, rerun=rerun, begun=case.start.has_begun)
 
     def _pause_of(self, case: Case) -> float:
         """Return the seconds before an interrupted message goes back: what Celery failed would fail again."""
@@ -184,12 +191,14 @@ class Outcomes:
         self.site.announce.candidate(case.start.id, case.start.task, case.what.cause, crashes)
         case.request.try_again(case.error)
 
-    def _keep(self, case: Case, cause: str, reason: str) -> None:
+    def _keep(self, case: Case, cause: str, reason: str, *, proves_nothing: bool = False) -> None:
         """Keep the original first, acknowledge it afterwards."""
         request = case.request
         try:
             self.quarantine_writer.write(
-                request.message, request.mid, case.start, cause, reason, case.failure
+                *(request.message, request.mid, case.start, cause, reason, case.failure),
+                has_run=case.start.has_begun and cause != causes.BLOCKED,
+                proves_nothing=proves_nothing,
             )
         except StaleDelivery:
             self._tell(case, request.put_back_now)

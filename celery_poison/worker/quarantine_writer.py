@@ -23,7 +23,7 @@ from celery_poison.quarantine.arguments import arguments, fingerprint_of, finger
 from celery_poison.quarantine.room import Room
 from celery_poison.quarantine.spool import Spooled, open_spool
 from celery_poison.quarantine.stored_message import Identity, original, stored_fields
-from celery_poison.rules.destinations import Route, route
+from celery_poison.rules.destinations import SYSTEM_ROUTE, Route, route
 from celery_poison.rules.failures import Failure, KeptFailure
 from celery_poison.worker.blocklist import Fingerprints
 from celery_poison.worker.health import Refresher
@@ -55,26 +55,39 @@ class QuarantineWriter:
         self._spool = open_spool(self.site.settings.spool_directory)
 
     def write(
-        self, message: Any, mid: str, start: Start, cause: str, reason: str, failure: Failure | None = None
+        self,
+        message: Any,
+        mid: str,
+        start: Start,
+        cause: str,
+        reason: str,
+        failure: Failure | None = None,
+        *,
+        has_run: bool = False,
+        proves_nothing: bool = False,
     ) -> None:
         """Store a message in quarantine; it may be acknowledged as soon as this returns.
 
         Args:
             failure: what it raised, if it is kept for that.
+            has_run: a run of it has begun.
+            proves_nothing: it is kept for that alone, and counts for no rule about its fingerprint.
 
         Raises:
             StaleDelivery: it runs elsewhere.
             LedgerUnavailable: it must not be acknowledged. With a spool that takes it, nothing is raised.
         """
         policy = self.site.policies[start.task][0].at(start.queue)
-        convicted = cause not in causes.NO_CONVICTIONS
+        convicted = cause not in causes.NO_CONVICTIONS and not proves_nothing
+        not_rerun = has_run and not policy.rerun
         block_after = (policy.block_fingerprint_after or 0) if convicted else None
         words: dict[str, Any] = {
             "cause": cause,
             "reason": reason,
-            "fields": self._fields(message, start.task, cause, failure),
+            "fields": self._fields(message, start.task, cause, failure)
+            | ({"not_rerun": "1"} if not_rerun else {}),
             "block_after": block_after,
-            "route": self._route(message, start, cause, policy),
+            "route": SYSTEM_ROUTE if not_rerun else self._route(message, start, cause, policy),
             "known": self.journal_fields(message, start.task, failure.evidence if failure else NO_EVIDENCE),
         }
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from celery_poison import causes
 from celery_poison.decide import Facts
 from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
 from celery_poison.ledger.messages import MessageState
@@ -43,6 +44,7 @@ class Delivery:
         overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
             nobody is made to wait for it (``poison_observe_only``).
         released: a person released this task id, and no rule stands against it.
+        has_run: a run of this very message has begun before, and was cut off.
     """
 
     message: Any
@@ -64,11 +66,13 @@ class Delivery:
     blocked: str = ""
     paused: bool = False
     released: bool = False
+    has_run: bool = False
     overtaken: tuple[str, bytes] | None = None
 
     def limits(self, *, trials: bool = True) -> Limits:
         policy = self.policy
-        return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, trials)
+        most = policy.max_crashes, policy.max_failures, policy.max_payload_bytes
+        return Limits(*most, trials, policy.rerun)
 
     @property
     def is_acknowledged_late(self) -> bool:
@@ -141,8 +145,21 @@ def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, en
         finished=parked is not None and parked.state is ParkingState.FINISHED,
         payload_bytes=delivery.start.payload_bytes,
         blocked=delivery.blocked,
+        cut_off="" if foreign_start else _cut_off(delivery, recorded, ended),
         gate_closed=recorded.gate_closed,
     )
+
+
+def _cut_off(delivery: Delivery, recorded: MessageState, ended: Ended) -> str:
+    """Return what has cut a run of this very message off; empty: nothing has.
+
+    Its own worker may let a copy in before that is on record: then the start is there still.
+    """
+    history, start = recorded.history, recorded.start
+    if history.cut_off == delivery.mid:
+        return history.cut_off_by
+    stands = start is not None and start.has_begun and start.token != delivery.start.token
+    return causes.UNKNOWN if stands and ended is Ended.NOT else ""
 
 
 def needs_care(message: Any, policy: Policy) -> bool:

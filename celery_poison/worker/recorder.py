@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import known_as
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
@@ -22,6 +24,7 @@ from celery_poison.quarantine.arguments import Arguments, arguments_of, hash_of,
 from celery_poison.reports import ReportedMessage
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST, Attempt
+from celery_poison.upstream.requests import BodyNotReached
 from celery_poison.worker.durable import Durable
 
 #: Bytes up to which a body is read for this: it costs more than the rest of a task's bookkeeping.
@@ -172,7 +175,8 @@ def _end_entry(settings: Settings, keys: Keys) -> bytes:
 class Recorder:
     """Writes starts and ends; one for each worker, inherited by its pool processes.
 
-    Both are unanswered, but for starts that must survive Redis itself (``durable``).
+    Both are unanswered, but for starts that must survive Redis itself (``durable``), and those of tasks that
+    must not run twice.
 
     Attributes:
         alone: what the entry says of a suspect's start: ``model.ALONE`` or ``model.IN_CELL``.
@@ -187,11 +191,12 @@ class Recorder:
         node: str,
         policies: Mapping[str, tuple[Policy, bool]],
         durable: Durable | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.alone = ALONE
         self.secret = b""
         self._writer = writer
-        self._durable = durable
+        self._durable, self._ledger = durable, ledger
         self._worker_key = keys.worker
         self._attempt_key = keys.attempt
         self._fixed_keys = {name: key for name, key in vars(keys).items() if name != "prefix"}
@@ -214,9 +219,10 @@ class Recorder:
 
         Raises:
             NeverBegan: its message was put back while the start waited to be safe.
+            BodyNotReached: its task must not run twice, and Redis has not got its start, or refuses it.
         """
         policy, attempt = self.policy(task, ticket.queue), ticket.attempt
-        entry = Start.of(
+        start = Start.of(
             ticket.token,
             self.worker_of(ticket.token),
             id,
@@ -230,14 +236,24 @@ class Recorder:
             max_failures=policy.max_failures,
             payload_bytes=ticket.payload_bytes,
             diverts=self.diverts(task, ticket),
-        ).encode()
+        )
+        entry = start.encode()
         write = self._hset + bulk(ticket.mid.encode()) + bulk(entry)
-        if self._durable is None:
+        if not policy.rerun and start.diverts and self._ledger is not None:
+            self._begin_once(self._ledger, ticket.mid, start)
+        elif self._durable is None:
             self._writer.send(write)
-        else:
+        if self._durable is not None:
             worker_key = self._worker_key(self.worker_of(ticket.token))
             self._durable.write(write, worker_key, is_lost)
         return entry
+
+    def _begin_once(self, ledger: Ledger, mid: str, start: Start) -> None:
+        self._writer.open()  # a sign of life
+        try:
+            ledger.begin(mid, start)
+        except (LedgerUnavailable, StaleDelivery) as error:
+            raise BodyNotReached(f"its task says rerun=False: {error}") from None
 
     def mark(self, mid: str, start: Start) -> None:
         """Overwrite the entry of a delivery that this process is letting in, before it runs."""

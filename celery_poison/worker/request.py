@@ -177,6 +177,7 @@ class GuardedRequest(SentRequest):
             leaving=bool(state.should_terminate or self._already_cancelled or self._already_revoked),
             observed=self.needs.settings.observe_only,
             kept=self._failure is not None,
+            rerun=self.needs.policies[self._type][0].rerun,
         )
         return run, evidence
 

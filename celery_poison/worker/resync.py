@@ -214,11 +214,15 @@ class Resync:
             self.deferred_cleanup.keep(
                 [Acknowledged(0.0, mid, start.token, start.id, start.task)], self.window.grace
             )
-        elif well is None and start.phase == Phase.RUNNING:
+        elif start.phase == Phase.RUNNING and (well is None or self._must_not_rerun(start.task)):
             with suppress(StaleDelivery):
                 self.site.ledger.interrupt(mid, start, cause=causes.UNKNOWN)
         else:
             self.site.ledger.claim(mid, raw, None)
+
+    def _must_not_rerun(self, task: str) -> bool:
+        found = self.site.policies.get(task)
+        return found is not None and not found[0].rerun
 
     def follow_master(self) -> None:
         """Follow the master, now and in each interval (in the background thread)."""

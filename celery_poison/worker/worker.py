@@ -114,9 +114,9 @@ class Worker:
         )
         self._lease = Lease(settings.activation_interval)
         self._durable = open_durable(settings, self._ledger, self._writer)
-        self._recorder = Recorder(
-            settings, self._ledger.keys, self._writer, self._me.node, self._policies, self._durable
-        )
+        asked = None if settings.observe_only else self._ledger
+        notes = self._writer, self._me.node, self._policies, self._durable, asked
+        self._recorder = Recorder(settings, self._ledger.keys, *notes)
         self._health = Health(self._app, settings, self._recorder, self.complain)
 
     def _make_site(self) -> Site:

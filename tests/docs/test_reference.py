@@ -177,12 +177,13 @@ _EXAMPLES: dict[str, Facts] = {
     "7": Facts(payload_bytes=11),
     "8": Facts(history=_STRIKES),
     "9": Facts(history=History(failures=5)),
-    "10": Facts(blocked="task t is blocked by ann"),
-    "11": Facts(history=_STRIKES, gate_closed=True),
-    "12": Facts(history=History(candidate=True)),
-    "13": Facts(),
+    "10": Facts(cut_off="frozen"),
+    "11": Facts(blocked="task t is blocked by ann"),
+    "12": Facts(history=_STRIKES, gate_closed=True),
+    "13": Facts(history=History(candidate=True)),
+    "14": Facts(),
 }
-_LIMITS = Limits(max_crashes=2, max_failures=5, max_payload_bytes=10)
+_LIMITS = Limits(max_crashes=2, max_failures=5, max_payload_bytes=10, rerun=False)
 
 
 def _judge_rows() -> dict[str, list[str]]:
@@ -215,6 +216,7 @@ def test_an_earlier_row_of_the_verdict_table_goes_before_a_later_one() -> None:
         last_park=2,
         finished=True,
         payload_bytes=11,
+        cut_off="frozen",
         blocked="task t is blocked by ann",
     )
     weaker: dict[str, dict[str, Any]] = {
@@ -227,9 +229,10 @@ def test_an_earlier_row_of_the_verdict_table_goes_before_a_later_one() -> None:
         "7": {"payload_bytes": 0},
         "8": {"gate_closed": True},
         "9": {"history": _STRIKES},
-        "10": {"blocked": ""},
-        "11": {"history": History(candidate=True)},
-        "12": {"history": History()},
+        "10": {"cut_off": ""},
+        "11": {"blocked": ""},
+        "12": {"history": History(candidate=True)},
+        "13": {"history": History()},
     }
     facts = everything
     for number, row in _judge_rows().items():

@@ -107,6 +107,8 @@ _KNOWN: dict[str, Callable[[Facts, Limits], bool]] = {
         lambda f, limits: is_proven_guilty(f.history, limits) and not is_in_doubt(f),
     "its failures have reached `max_failures`":
         lambda f, limits: has_failed_too_often(f.history, limits),
+    "a run of this very message has begun and was cut off, and its task says `rerun=False`":
+        lambda f, limits: bool(f.cut_off) and not limits.rerun,
     "its task or fingerprint is blocked, and this task id was never released from quarantine":
         lambda f, _: bool(f.blocked) and not f.last_release,
     "it would be convicted by row 8 if there were no doubt":
@@ -144,6 +146,7 @@ _ENDED = "A run has ended (`disposition`)"
 _AND: dict[str, Callable[[Run], bool]] = {
     "": lambda r: True,
     "its worker is leaving, or it was revoked or cancelled": lambda r: r.leaving,
+    "late, and its task says `rerun=False`": lambda r: r.acks_late and not r.rerun,
     "late, and its process was asked to end": lambda r: r.acks_late and r.asked,
     "late, and its task does not acknowledge time limits": lambda r: r.acks_late and not r.acks_end,
     "late": lambda r: r.acks_late,

@@ -20,6 +20,7 @@ from celery_poison.decide import (
     disposition,
     end_of,
     judge,
+    stays_away,
 )
 from celery_poison.model import Ended, History, Limits, Phase, Start
 from celery_poison.rules.doubts import PROOF, SHARED_DOUBTS, WHOLE, Blow, needs_idle_worker
@@ -111,6 +112,15 @@ def test_every_combination_of_facts_gets_the_verdict_of_the_table_in_the_docs() 
         _is_as_in_the_docs(replace(facts, history=history, blocked=blocked), limits)
         if history.strikes:
             _is_as_in_the_docs(replace(facts, history=history, blocked=blocked, gate_closed=True), limits)
+
+
+def test_NEW_16_what_was_cut_off_gets_the_verdict_of_the_table_in_the_docs() -> None:
+    each_row = [History(), History(strikes=2, proven=1), History(failures=5), History(candidate=True)]
+    for facts, history, blocked, rerun in itertools.product(
+        FACTS[::11], each_row, ("", "rule"), (True, False)
+    ):
+        cut = replace(facts, history=history, blocked=blocked, cut_off="frozen")
+        _is_as_in_the_docs(cut, Limits(max_payload_bytes=10, rerun=rerun))
 
 
 def _is_as_in_the_docs(facts: Facts, limits: Limits) -> None:
@@ -268,8 +278,8 @@ def test_every_decision_that_keeps_a_message_from_running_gives_a_reason() -> No
 
 
 RUNS = [
-    Run(end, "signal:9", *flags)
-    for end, *flags in itertools.product(End, *[(False, True)] * 6)
+    Run(end, causes.NOT_REACHED if end is End.NOT_REACHED else "signal:9", *flags)
+    for end, *flags in itertools.product(End, *[(False, True)] * 7)
 ]  # fmt: skip
 
 
@@ -302,6 +312,43 @@ def test_NEW_8_whoever_only_observes_holds_no_message_but_those_that_ask_for_qua
 
 def test_EMS_8_what_has_another_owner_is_left_to_it_whatever_else_is_known() -> None:
     assert {disposition(run).settlement for run in RUNS if run.end is End.OVERTAKEN} == {Settlement.LEAVE}
+
+
+def test_NEW_16_what_began_and_was_cut_off_never_runs_again_whatever_else_is_known() -> None:
+    never = Limits(max_crashes=9, max_failures=9, rerun=False)
+    for facts, history, closed in itertools.product(FACTS[::11], HISTORIES[::101], (False, True)):
+        cut = replace(facts, history=history, cut_off="shutdown", gate_closed=closed)
+        for trials in (False, True):
+            verdict = judge(cut, replace(never, trials=trials))
+            assert verdict.action not in (Action.RUN, Action.RUN_ALONE), cut
+            assert judge(cut, Limits(9, 9, trials=trials)) == judge(
+                replace(cut, cut_off=""), Limits(9, 9, trials=trials)
+            )
+            assert not verdict.not_rerun or verdict.cause == "shutdown"
+
+
+def test_NEW_16_what_has_not_begun_goes_on_as_if_it_might_run_twice() -> None:
+    for facts, history in itertools.product(FACTS[::11], HISTORIES[::101]):
+        untouched = replace(facts, history=history)
+        assert judge(untouched, Limits(rerun=False)) == judge(untouched, Limits())
+
+
+def test_NEW_16_every_end_of_a_run_that_would_put_it_back_keeps_it_but_what_its_task_asked_for() -> None:
+    back = (Settlement.STRIKE, Settlement.INTERRUPT, Settlement.ROLL_BACK)
+    for run in (run for run in RUNS if not run.rerun):
+        what = disposition(run)
+        kept = stays_away(what.settlement, what.cause, rerun=False, begun=True)
+        goes_back = what.settlement in back
+        by_itself = run.end in (End.ROLLED_BACK, End.NOT_REACHED)
+        assert kept == (goes_back and not by_itself), run
+        assert not stays_away(what.settlement, what.cause, rerun=True, begun=True)
+        assert not stays_away(what.settlement, what.cause, rerun=False, begun=False)
+
+
+def test_NEW_16_a_hard_time_limit_is_no_end_that_celery_acknowledges() -> None:
+    for run in RUNS:
+        if run.end is End.TIMED_OUT and run.acks_late and not run.rerun:
+            assert disposition(run).settlement is Settlement.STRIKE, run
 
 
 def _dead_starts() -> Iterator[DeadStart]:

@@ -300,6 +300,47 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
         return f"paid by {self.request.id}"
 
 
+def _mail(task: Any, how: str) -> None:
+    match how:
+        case "waits":
+            while not here().repaired:
+                time.sleep(0.02)
+        case "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "is asked to end":
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(600)
+        case "takes its worker along":
+            os.kill(-os.getpgrp(), signal.SIGKILL)
+        case "hangs":
+            time.sleep(600)
+        case "retries" if not task.request.retries:
+            raise task.retry(countdown=0)
+        case "puts itself back" if not task.request.poison.failures:
+            raise Reject("later", requeue=True)
+        case "asks for quarantine":
+            task.quarantine("look at it")
+
+
+def register_mails(app: Celery) -> None:
+    """Add a task that must not run twice."""
+
+    @guarded(rerun=False, exception_destination=None, blocked_retry_timeout=0)
+    @app.task(bind=True, shared=False, name="fleet.mails", time_limit=None)
+    def mails(self: Any, how: str) -> str:
+        here().leave("mails", self.request.id, "start", how)
+        if not (here().repaired and how != "waits"):
+            _mail(self, how)
+        here().leave("mails", self.request.id, "end", how)
+        return "sent"
+
+    # Acknowledges early without us: nothing of it runs twice, so nothing of it is to be lost.
+    @app.task(bind=True, shared=False, name="fleet.mails_early", acks_late=False)
+    def mails_early(self: Any) -> str:
+        here().leave("mails_early", self.request.id, "start")
+        return _unless_repaired()
+
+
 def register_new(app: Celery) -> None:
     """Add the tasks that an older release of the code does not know."""
 
@@ -339,6 +380,7 @@ class Endless:
 def build(environ: Any, *, current: bool = False) -> Celery:
     app = build_app(environ, current=current)
     register_more(app)
+    register_mails(app)
     if environ.get("NEW_RELEASE"):
         register_new(app)
     return app

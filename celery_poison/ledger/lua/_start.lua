@@ -9,6 +9,16 @@ local function named(fields)
   return e
 end
 
+-- Whether a process has taken a start up: nobody can say that nothing of it has run.
+local function has_begun(e)
+  return e.phase == 'R' and tonumber(e.pid) > 0
+end
+
+-- Notes that a run of a message was cut off: where its task must not run twice, it is kept (NEW-16).
+local function note_cut_off(lineage, mid, cause)
+  redis.call('HSET', lineage, 'cut_off', mid, 'cut_off_by', cause)
+end
+
 -- The start in a text; nil for no text.
 local function start_of(raw)
   return raw and raw ~= '' and named(cjson.decode(raw)) or nil

@@ -69,6 +69,7 @@ redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e.task, 'queue', e
   'cause', ARGV[4], 'blame', blame, 'worker', e.worker, 'incident', ARGV[7], 'last_seen', now,
   'last_token', token, 'charged', 'strike', 'deliveries', e.deliveries, 'payload_bytes', e.payload_bytes,
   'pid', e.pid, 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
+if has_begun(e) then note_cut_off(KEYS[3], ARGV[2], ARGV[4]) end
 redis.call('ZADD', KEYS[4], 'NX', now, id)
 redis.call('PERSIST', KEYS[3])
 journal(KEYS[7], ARGV[1], line)

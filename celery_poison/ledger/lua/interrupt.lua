@@ -30,6 +30,7 @@ redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue,
   'deliveries', e.deliveries, 'last_seen', now, 'worker', e.worker, 'last_token', e.token,
   'charged', ARGV[6] == '1' and 'failure' or '')
+if ARGV[4] ~= 'not_reached' and (has_begun(e) or has_begun(current)) then note_cut_off(KEYS[3], ARGV[2], ARGV[4]) end
 redis.call('HINCRBY', KEYS[3], 'doubt', ARGV[8])
 redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[11])
 expire_history(KEYS[3])

@@ -60,7 +60,8 @@ redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e.id, 'mid', ARGV[2], 'task',
 redis.call('HSET', KEYS[5], unpack(ARGV, 13))
 -- What a person has scheduled goes before the time that a setting gives.
 local pause, left = ARGV[12], tonumber(line.releases_left or 0)
-if left > 0 and ARGV[11] == '' then
+local not_rerun = redis.call('HGET', KEYS[5], 'not_rerun') == '1'
+if left > 0 and ARGV[11] == '' and not not_rerun then
   pause = line.release_pause_ms
   redis.call('HSET', KEYS[5], 'releases_left', left, 'release_pause_ms', pause,
     'actor', line.actor or '', 'note', line.note or '')
@@ -78,7 +79,8 @@ journal(KEYS[12], ARGV[1], {event = 'quarantined', id = e.id, mid = ARGV[2], tok
   queue = e.queue, worker = line.worker or e.worker, state = 'NDLV', cause = ARGV[4],
   deliveries = line.deliveries or e.deliveries, crashes = line.crashes or 0, strikes = line.strikes or 0,
   failures = line.failures or 0, incident = line.incident, note = ARGV[5], payload_bytes = e.payload_bytes,
-  fingerprint = ARGV[6], shape = known.shape, release = known.release, evidence = evidence})
+  fingerprint = ARGV[6], shape = known.shape, release = known.release, evidence = evidence,
+  outcome = not_rerun and 'not_rerun' or ''})
 if ARGV[7] ~= '' then
   local keys = {blocks = KEYS[10], convictions = KEYS[11], journal = KEYS[12]}
   convicted_again(keys, ARGV[1], ARGV[6], e.task, tonumber(ARGV[7]), tonumber(ARGV[8]))

@@ -39,5 +39,6 @@ if tonumber(line.crashes or 0) == 0 and tonumber(line.failures or 0) == 0 then
   redis.call('DEL', KEYS[2])
 else
   redis.call('HSET', KEYS[2], 'charged', '', 'candidate', tonumber(line.strikes or 0) > 0 and '1' or '0')
+  redis.call('HDEL', KEYS[2], 'cut_off', 'cut_off_by')
 end
 return {'OK'}

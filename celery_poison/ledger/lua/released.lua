@@ -42,6 +42,7 @@ redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', m[4], 'queue', m[5
   'deliveries', m[7], 'first_seen', m[8], 'cause', m[9], 'worker', m[10], 'incident', m[11],
   'payload_bytes', m[12], 'fingerprint', m[14], 'releases', m[2], 'release', m[15], 'strikes', strikes,
   'failures', failures, 'candidate', flag, 'probation', flag, 'last_seen', now, 'evidence', m[17])
+redis.call('HDEL', KEYS[3], 'cut_off', 'cut_off_by')
 if kept then redis.call('HSET', KEYS[3], 'old_strikes', strikes, 'old_failures', failures) end
 -- Where this was one of several that a person has scheduled, the others are known when it comes back.
 local left = m[20] == '2' and tonumber(m[22] or 0) - 1 or 0

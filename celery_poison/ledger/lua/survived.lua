@@ -29,6 +29,7 @@ if line.last_token == ARGV[3] then
     -- Another delivery of it is under way, and will close the record when it ends.
     redis.call('HSET', KEYS[3], 'candidate', '0', 'strikes', '0', 'old_strikes', '0', 'proven', '0', 'tried', '0',
       'spoilt', '0', 'doubt', '0')
+    redis.call('HDEL', KEYS[3], 'cut_off', 'cut_off_by')
     expire_history(KEYS[3])
   else
     redis.call('DEL', KEYS[3])
