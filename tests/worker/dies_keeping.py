@@ -22,10 +22,10 @@ def _die_once(id: str, when: str, message: str) -> None:
 
 
 def write(
-    self: Any, message: Any, mid: str, start: Any, cause: str, reason: str, failure: Any = None
+    self: Any, message: Any, mid: str, start: Any, cause: str, reason: str, failure: Any = None, **more: Any
 ) -> None:
     _die_once(start.id, "before", failure.message)
-    _write(self, message, mid, start, cause, reason, failure)
+    _write(self, message, mid, start, cause, reason, failure, **more)
     _die_once(start.id, "after", failure.message)
 
 

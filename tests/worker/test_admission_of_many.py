@@ -71,7 +71,9 @@ class Site:
                 unmark=lambda mid: self.marks.append(("removed", mid)),
             ),
             "quarantine_writer": SimpleNamespace(
-                write=lambda message, mid, start, cause, reason: self.kept.append(f"{mid} {cause} {reason}")
+                write=lambda message, mid, start, cause, reason, **_: self.kept.append(
+                    f"{mid} {cause} {reason}"
+                )
             ),
             "handler": self.handled.append,
             "refuse": lambda message, error: self.refused.append(message),
@@ -176,7 +178,9 @@ def test_EMS_8_a_delivery_that_lost_its_message_while_it_was_judged_is_judged_ag
     here = site(policies={"t": (Policy(max_payload_bytes=1), True)})
     write, errors = here.admission.quarantine_writer.write, [StaleDelivery("it has a newer start")]
     monkeypatch.setattr(
-        here.admission.quarantine_writer, "write", lambda *about: _raise_each(errors) or write(*about)
+        here.admission.quarantine_writer,
+        "write",
+        lambda *about, **more: _raise_each(errors) or write(*about, **more),
     )
     here.receive(1, redelivered=True)
     here.background.start()

@@ -43,6 +43,7 @@ class Here:
         self.resync = on_site(
             Resync,
             ledger=ledger,
+            policies={},
             me=self.me,
             pause=0.0,
             window=ResyncWindow(1.0),

@@ -11,6 +11,7 @@ import pytest
 from kombu.asynchronous import Hub
 
 from celery_poison.model import Phase
+from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.worker import lease as lease_module
 from celery_poison.worker.admission import Admission
@@ -58,7 +59,7 @@ def _delivery(epoch: int) -> Any:
         queue_name="a",
         body=b"[]",
     )
-    policy: Any = SimpleNamespace(max_crashes=2, max_failures=5, max_payload_bytes=None)
+    policy = Policy()
     return note_delivery(message, policy, diverts=True, token="b.1", worker="w1@h/b", pid=1, epoch=epoch)
 
 
