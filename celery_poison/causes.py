@@ -266,7 +266,7 @@ class Evidence:
 
     def sentence(self) -> str:
         """Return what the evidence says, in plain words; the empty string for nothing."""
-        told = [self._who_sent_it(), self._what_grew()]
+        told = [self._who_sent_it(), self.growth]
         if self.rss_kb:
             whose = ", poison_trial_memory_limit" if self.limit_of == "trial" else ""
             limit = f" (limit {self.limit_kb / 1024:,.0f} MiB{whose})" if self.limit_kb else ""
@@ -317,7 +317,9 @@ class Evidence:
         maybe = " It may be a lack of memory." if self.near_limit else ""
         return f"The reason is not known.{maybe}"
 
-    def _what_grew(self) -> str:
+    @property
+    def growth(self) -> str:
+        """Whose memory grew, in plain words; the empty string for nothing."""
         if not self.grew_to_kb:
             return ""
         what = "oom, likely" if self.oom_likely and not self.oom else "Memory"

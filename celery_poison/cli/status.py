@@ -62,6 +62,8 @@ def status(ctx: click.Context, check: bool) -> None:
         ctx.exit([*Level].index(seen.level))
 
 
+#: Deaths of which `incidents` says whose memory grew.
+_GREW = 5
 _COLOURS = {Level.WELL: "green", Level.DECIDE: "yellow", Level.BROKEN: "red"}
 
 
@@ -260,6 +262,9 @@ def incidents(ctx: click.Context, limit: int) -> None:
     which = "--candidates " if queries.candidate_ids() else ""
     hint = f"next: {command(f'poison list {which}--filter {newest}')}"
     answer_table(found, headings, _incident_row, "no worker has died", fit=True, title=title)
+    if not wants_json():
+        grew = [incident for incident in found if incident.evidence.growth][:_GREW]
+        lines += [clean(f"{each.incident}: {each.evidence.growth}") for each in grew]
     for line in filter(None, lines):
         print_wrapped(line, "", 0)
     if found and not wants_json():

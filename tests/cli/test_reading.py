@@ -309,9 +309,13 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     assert (worker["node"], worker["alive"]) == ("w1@test", True)
     assert "alive" in console.out("workers")
     fence, _ = keeper.ledger.lead("w2@test/b00t", 10_000) or (0, False)
-    keeper.ledger.declare_dead("w1@test/b00t", "i1", Silence.SILENT, 0, fence)
+    grew = {"grew_task": "shop.\x1b[1mconvert", "grew_to_kb": 1_677_722, "grew_at": "f (/app/shop.py:63)"}
+    evidence = Evidence(**grew, grew_kb_s=87_891, flat=1, oom_likely=True)
+    keeper.ledger.declare_dead("w1@test/b00t", "i1", Silence.SILENT, 0, fence, evidence=evidence.encode())
     assert console.json("workers") == []
-    assert "open" in console.out("incidents")
+    told = " ".join(console.out("incidents").split())
+    assert "open" in told and "\x1b[1m" not in told
+    assert "convert grew 90 MB/s to 1.6 GiB (shop.py:63); 1 other flat." in told
     keeper.ledger.close("w1@test/b00t", "i1", flagged=2, put_back=5, returned={"celery": 5}, fence=fence)
     (incident,) = console.json("incidents")
     assert (incident["incident"], incident["flagged"], incident["put_back"]) == ("i1", 2, 5)

@@ -16,6 +16,7 @@ from celery_poison.causes import Evidence
 from celery_poison.extensions.black_box.record import Growth, Row, read
 from celery_poison.extensions.black_box.shared import credited
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.sentences import why
 from celery_poison.rules.doubts import turn
 from celery_poison.testing import Worker
 from tests import PATIENCE
@@ -71,6 +72,8 @@ def test_NEW_19_who_grew_is_known_when_the_whole_container_went(
     assert of_worker.grew_at.startswith("grows (") and "boxes.py:" in of_worker.grew_at
     assert of_worker.flat == 3
     assert lost["cause"] == "worker_lost", "it is evidence, and no verdict"
+    (record,) = [each for each in boxes.quarantine.list(candidates=True) if each.id == culprit.id]
+    assert "oom, likely: box.grows grew" in why(record), "so does `show`, and Flower"
     crashed = {entry["id"]: _evidence(entry) for entry in boxes.events("crashed")}
     assert (crashed[culprit.id].grown_kb or 0) > 100 << 10
     assert [crashed[each.id].grown_kb for each in innocents] == [0, 0, 0]

@@ -129,9 +129,11 @@ import sys, time
 from celery_poison.worker import crash_reports
 crash_reports.begin_report(sys.argv[1], notes_signals=False)
 print("ready", flush=True)
-def waits():
-    time.sleep(60)
-waits()
+def waits(deeper):
+    if deeper:
+        waits(deeper - 1)
+    time.sleep(3600)
+waits(30)
 """
 
 
@@ -140,12 +142,12 @@ def test_NEW_19_a_thread_says_where_its_process_is_and_no_signal_interrupts_that
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", _ANSWERS, reports.path], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        for _ in range(200):  # more than fits into its file
+        for _ in range(40):  # more than fits into its file
             since = reports.wake(process.pid)
             assert since is not None
 
             def answered(since: int = since) -> bool:
-                return reports.answer(process.pid, since)[:1] == ("waits (<string>:7)",)
+                return reports.answer(process.pid, since)[:1] == ("waits (<string>:9)",)
 
             wait_until(answered, what="an answer")
         assert Path(reports.path, str(process.pid)).stat().st_size < 32 * 1024
