@@ -95,10 +95,9 @@ class Edits:
         act = partial(self._edit, change, copy_mid, force, yes_run_again or hold)
         (edited,) = self._decisions.each([id], request, act)
         outcome = {"mid": edited.mid, "id": edited.id, "task": edited.task}
-        if not edited.done:
-            return Edited(**outcome, done=False, error=edited.error)
-        if hold:
-            return Edited(**outcome, done=True, copy=copy_mid)
+        if hold or not edited.done:
+            copy = copy_mid if edited.done else ""
+            return Edited(**outcome, done=edited.done, error=edited.error, copy=copy)
         may = {"force": force, "yes_run_again": yes_run_again}
         (released,) = self._release([copy_mid], actor=actor, note=note, **may)
         error = f"edited, and not released: {released.error}" if not released.done else ""

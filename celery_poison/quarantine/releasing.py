@@ -104,15 +104,9 @@ class Releases:
         """
         if to and not force:
             self._store.refuse_unless_consumed(to)
-        actor, care = actor or default_actor(), care or Care()
         how = {"force": force, "keep_counts": keep_counts, "yes_run_again": yes_run_again}
-        request = Request(verb="release", actor=actor, note=note, to=to, **how)
-        feed = Feed(self._store.ledger, deaths_only=not care.takes_time and on_progress is None)
-        self._store.check_owner()
-        ids = self._decisions.agreed(ids, request)
-        with Publisher(self._store.app) as publisher:
-            pace = Pace(care, feed, lambda mid: to or self._queue_of(mid), publisher.depth, on_progress)
-            return heard(_Batches(self._decisions, request, publisher).outcomes(pace, ids), on_outcome)
+        request = Request(verb="release", actor=actor or default_actor(), note=note, to=to, **how)
+        return self._release(ids, request, care or Care(), on_outcome, on_progress)
 
     def schedule(
         self,
@@ -164,6 +158,21 @@ class Releases:
 
         request = Request(verb="unschedule", actor=actor or default_actor(), note=note)
         return self._decisions.each(ids, request, act, on_outcome)
+
+    def _release(
+        self,
+        ids: Iterable[str],
+        request: Request,
+        care: Care,
+        on_outcome: Listener | None,
+        say: Callable[[str], object] | None,
+    ) -> Outcomes:
+        feed = Feed(self._store.ledger, deaths_only=not care.takes_time and say is None)
+        self._store.check_owner()
+        ids = self._decisions.agreed(ids, request)
+        with Publisher(self._store.app) as publisher:
+            pace = Pace(care, feed, lambda mid: request.to or self._queue_of(mid), publisher.depth, say)
+            return heard(_Batches(self._decisions, request, publisher).outcomes(pace, ids), on_outcome)
 
     def _queue_of(self, mid: str) -> str:
         record = self._store.queries.record(mid)
