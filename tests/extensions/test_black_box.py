@@ -19,7 +19,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.sentences import why
 from celery_poison.rules.doubts import turn
 from celery_poison.testing import Worker
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.confined import Confined, killed_as_a_whole, new_memory_group
 from tests.apps.harness import ROOT
 from tests.extensions.boxes import Boxes, watching
@@ -77,6 +77,22 @@ def test_NEW_19_who_grew_is_known_when_the_whole_container_went(
     crashed = {entry["id"]: _evidence(entry) for entry in boxes.events("crashed")}
     assert (crashed[culprit.id].grown_kb or 0) > 100 << 10
     assert [crashed[each.id].grown_kb for each in innocents] == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("monitor")
+@pytest.mark.parametrize("pool", sampled(["gevent"], ["eventlet"]))
+def test_NEW_19_of_greenlets_it_is_known_that_their_process_grew(
+    boxes: Boxes, container: Path, pool: str
+) -> None:
+    boxes.start("waits")
+    boxes.start("grows", 50, 2000)
+    with _confined(boxes, container, pool):
+        boxes.await_that(lambda: len(boxes.events("crashed")) == 2, "its end is on record")
+    (lost,) = boxes.events("worker_lost")
+    evidence = _evidence(lost)
+    assert (evidence.grew_task, evidence.oom_likely) == ("", True)
+    assert "oom, likely: its process grew" in evidence.sentence()
+    assert evidence.grew_at == "" or evidence.grew_at.startswith("grows ("), "if it ran when it was looked at"
 
 
 @pytest.mark.usefixtures("monitor")

@@ -32,6 +32,8 @@ PAUSE, LATELY, HOLD, KEPT = 0.2, 5.0, 10.0, 3.0
 SPANS = (2 * PAUSE, 1.0, LATELY)
 #: Seconds between two looks at all of the memory, which may cost the kernel much, where nothing grows fast.
 RARELY = 0.5
+#: The kernel gives no greater number to a process.
+MOST_PROCESSES = 1 << 22
 #: Processes that are looked at between two tasks, so that it is known what they held when the next began.
 MOST_IDLE = 16
 #: KiB within a second by which memory grows fast.
@@ -140,6 +142,8 @@ class Sampler:
         before, self._tracks = self._tracks, dict[str, Track]()
         for request in unchanged(lambda: tuple(active_requests)):
             pid = request.worker_pid
+            if pid and pid > MOST_PROCESSES:  # a greenlet's, which pools give in place of it
+                pid = self._me
             if pid and request.hostname == self.site.me.node:
                 token = getattr(request, "poison_token", "")
                 name = token or f"#{request.id}"
