@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from celery_poison.cli import standalone
 from celery_poison.cli.standalone import main
 from celery_poison.testing import wait_until
 from tests import PATIENCE
@@ -163,7 +162,7 @@ def test_the_console_script_points_to_the_verbs_of_an_app() -> None:
 
 
 def test_an_installation_without_its_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(standalone.COMMANDS, "demo", "celery_poison.nothing.demo:demo")
+    monkeypatch.setitem(main.places, "demo", "celery_poison.nothing.demo:demo")
     result = CliRunner().invoke(main, ["demo"])
     assert result.exit_code == 1
     assert "the demo is not installed" in result.stderr
