@@ -92,7 +92,7 @@ until it is caught: what `benchmarks/blame.py` found. *Ours* is the plugin with 
 N times (RabbitMQ 4's default is 20).
 
 In short: ours convicted no innocent, in real deaths and in simulated ones, and caught nearly every poison
-by its second death. In the simulated worlds counting to two convicts one innocent in five.
+by its second death. In the simulated worlds counting to two convicts more than one innocent in three.
 
 ![Innocents convicted and workers lost under each rule](blame.svg)"""
 
