@@ -1,6 +1,6 @@
 """How fast the journal comes into the lake: rows a second from Redis to Parquet, with Spark on this machine.
 
-    python benchmarks/pipeline.py                        # a million entries of schema v2, three rounds
+    python benchmarks/pipeline.py                        # a million entries of schema v3, three rounds
     python benchmarks/pipeline.py --rows 5000000 --version 1 --json
     python benchmarks/pipeline.py --floor                # its reading, parsing and writing, without Spark
     python benchmarks/pipeline.py --all 5000000          # not the ingest, but all that comes after it
@@ -42,7 +42,7 @@ for i = ARGV[1], ARGV[1] + ARGV[2] - 1 do
   local id = redis.sha1hex(i)
   local bad = i % 50 == 0
   local e = {
-    v = tostring(#names == 26 and 2 or 1), event = bad and 'crashed' or 'finished',
+    v = tostring(({[20] = 1, [26] = 2, [28] = 3})[#names]), event = bad and 'crashed' or 'finished',
     id = string.sub(id, 1, 8) .. '-' .. string.sub(id, 9, 12) .. '-' .. string.sub(id, 13, 36),
     mid = string.sub(id, 5, 36), token = 'b00t' .. (i % 12) .. '.' .. i, task = 'shop.tasks.task_' .. i % 40,
     queue = 'q', worker = 'celery@app-' .. i % 12 .. '/b00t' .. i % 12, pid = tostring(1000 + i % 48),
@@ -51,7 +51,8 @@ for i = ARGV[1], ARGV[1] + ARGV[2] - 1 do
     runtime_ms = tostring((i * 7919) % 60000), payload_bytes = tostring((i * 31) % 9000),
     memory_kb = tostring(50000 + i % 9000), fingerprint = string.sub(id, 1, 16), shape = 'int,str;page=str',
     release = '1.' .. math.floor(i / 100000),
-    evidence = bad and '{"signal":9,"oom":true,"rss_kb":512000}' or ''
+    evidence = bad and '{"signal":9,"oom":true,"rss_kb":512000}' or '',
+    enqueued_at = '1792000000000', run_memory_kb = tostring(48000 + i % 9000)
   }
   local flat = {}
   for k = 1, #names do flat[2 * k - 1] = names[k]; flat[2 * k] = e[names[k]] or '' end
@@ -199,7 +200,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--version", type=int, choices=sorted(WIDTHS), default=2)
+    parser.add_argument("--version", type=int, choices=sorted(WIDTHS), default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--partitions", type=int, default=4)

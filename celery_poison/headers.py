@@ -12,6 +12,8 @@ from zlib import crc32
 MID = "poison_mid"
 #: On a released copy: the number of its release.
 RELEASE = "poison_release"
+#: When it was published, in milliseconds since 1970; not on one that is to wait for a time of its own.
+SENT = "poison_sent"
 #: On a message that must be looked up although it is delivered for the first time.
 MARK = "poison_mark"
 #: On a copy that was parked and published again: the number of that parking.
@@ -27,7 +29,7 @@ VERDICT = "poison_verdict"
 #: On a message that was sent from the outbox: its number there.
 OUTBOX = "poison_outbox"
 
-OURS = (MID, RELEASE, MARK, PARK, TRIAL, EDITED, FAILURES, VERDICT, OUTBOX)
+OURS = (MID, SENT, RELEASE, MARK, PARK, TRIAL, EDITED, FAILURES, VERDICT, OUTBOX)
 
 
 #: Characters of an id or a name that are kept.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -300,7 +301,10 @@ def _stamp(
     if not any(plugin.may_guard(sender or "") for plugin in plugins):
         return
     is_old = "id" not in headers and isinstance(body, dict)  # protocol 1
-    headers[names.MID] = names.new_mid(body if is_old else headers)
+    said = body if is_old else headers
+    headers[names.MID] = names.new_mid(said)
+    if not said.get("eta"):
+        headers[names.SENT] = int(time.time() * 1000)
     id: Any = headers.get("id") or (body.get("id") if is_old else "")
     if id in carried:
         headers[names.FAILURES] = carried[id]

@@ -1,4 +1,4 @@
-"""Schema v2 of the journal: its fields, in their fixed order, and how it is read: one task's entries, or all.
+"""Schema v3 of the journal: its fields, in their fixed order, and how it is read: one task's entries, or all.
 
 One Redis stream, one entry per transition, every entry with the same flat fields in the same order,
 the empty string where a field does not apply. Never arguments, never bodies. docs/journal.md is the
@@ -17,12 +17,13 @@ import redis
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 FIELDS = (
     *("v", "event", "id", "mid", "token", "task", "queue", "worker", "pid", "state", "cause", "outcome"),
     *("deliveries", "crashes", "strikes", "failures", "runtime_ms", "incident", "actor", "note"),
     *("payload_bytes", "memory_kb", "fingerprint", "shape", "release", "evidence"),
+    *("enqueued_at", "run_memory_kb"),
 )
 
 # --- reading ------------------------------------------------------------------------------------------

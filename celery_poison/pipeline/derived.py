@@ -34,7 +34,7 @@ from celery_poison.basics.text import clean
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
-from celery_poison.pipeline.schema import LAST_MS, VERSIONS
+from celery_poison.pipeline.schema import JOURNAL, LAST_MS, VERSIONS
 from celery_poison.pipeline.seek import LOOK_BACK_MS, alive, company, having
 from celery_poison.pipeline.session import rebalanced, together
 from celery_poison.pipeline.tables.attempts import started
@@ -327,7 +327,8 @@ class Derived:
 
     def _table(self, name: str) -> Table:
         if name not in self._tables:
-            self._tables[name] = self._lake.table(name, STORED.get(name, ()))
+            known = JOURNAL if name == "company" else None
+            self._tables[name] = self._lake.table(name, STORED.get(name, ()), known)
         return self._tables[name]
 
     def _view_noted(self) -> Any:

@@ -115,12 +115,19 @@ class Table:
         uri: its directory or URL.
         partitions: columns by which its files are apart, when it is made.
         version: an older one, to be read.
+        known: columns that an older release made it without are null in its rows.
     """
 
     def __init__(
-        self, session: Any, uri: str, partitions: Sequence[str] = (), version: int | None = None
+        self,
+        session: Any,
+        uri: str,
+        partitions: Sequence[str] = (),
+        version: int | None = None,
+        known: StructType | None = None,
     ) -> None:
         self._session, self.uri, self.partitions = session, uri, tuple(partitions)
+        self._known = known or StructType()
         self._asked = version
         self._delta: DeltaTable | None = None
 
@@ -147,7 +154,11 @@ class Table:
 
     @property
     def schema(self) -> StructType:
-        return StructType.fromJson(json.loads(self.delta.schema().to_json()))
+        return self._with(self._known)
+
+    def _with(self, wanted: StructType) -> StructType:
+        own = StructType.fromJson(json.loads(self.delta.schema().to_json()))
+        return StructType([*own, *(each for each in wanted if each.name not in own.names)])
 
     def refresh(self) -> None:
         self._delta = None
@@ -198,8 +209,8 @@ class Table:
                 self.uri, fields, mode="ignore", partition_by=list(self.partitions), description=description
             )
             self.refresh()
-        lacking = [each for each in schema if each.name not in self.schema.names]
-        if lacking:
+        own = len(self._with(StructType()))
+        if lacking := self._with(schema)[own:]:
             # Rows that are there already have nothing in them: they may be null.
             wanted = Schema.from_json(StructType([StructField(f.name, f.dataType) for f in lacking]).json())
             self.delta.alter.add_columns(wanted.fields)
@@ -281,7 +292,7 @@ class Lake:
                 f"{self.root} was written by celery-poison before it used Delta, and cannot be read any more:"
                 " ingest into a new lake, which takes all that the journal in Redis still holds"
             )
-        self.journal = Table(session, f"{self.root}/journal", _PARTITIONS)
+        self.journal = Table(session, f"{self.root}/journal", _PARTITIONS, known=LAKE)
         self.gaps_table = Table(session, f"{self.root}/gaps")
 
     @property
@@ -310,9 +321,9 @@ class Lake:
         found = self.journal.delta.metadata().description if self.journal.exists else ""
         return found if found == GENERATED else ""
 
-    def table(self, name: str, partitions: Sequence[str] = ()) -> Table:
+    def table(self, name: str, partitions: Sequence[str] = (), known: StructType | None = None) -> Table:
         """Return a derived table of the app."""
-        return Table(self.session, f"{self.root}/tables/{self.app}/{name}", partitions)
+        return Table(self.session, f"{self.root}/tables/{self.app}/{name}", partitions, known=known)
 
     def entries(
         self,

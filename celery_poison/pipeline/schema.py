@@ -1,8 +1,8 @@
 """What a row of the lake is: one journal entry, typed (docs/journal.md, docs/pipeline.md).
 
 A field that is empty in the journal is null here. A number that is no number, or does not fit into 64
-bits, is null in its column and kept as it was in ``rest``. The six fields of schema v2 are null in
-entries of v1. Nothing of an entry is lost: what no column holds is in ``rest``.
+bits, is null in its column and kept as it was in ``rest``. Fields of a later schema are null in
+entries of an earlier one. Nothing of an entry is lost: what no column holds is in ``rest``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from pyspark.sql.types import (
 from celery_poison.ledger import journal
 
 #: The schema versions that this pipeline understands; entries of others are stored, and left out on reading.
-VERSIONS = (1, 2)
+VERSIONS = (1, 2, 3)
 
-_NUMBERS = ("pid", "deliveries", "crashes", "strikes", "failures", "runtime_ms", "payload_bytes", "memory_kb")
+_NUMBERS = (
+    *("pid", "deliveries", "crashes", "strikes", "failures", "runtime_ms", "payload_bytes", "memory_kb"),
+    *("enqueued_at", "run_memory_kb"),
+)
 #: The journal's fields after ``v``, in their order.
 FIELDS: tuple[tuple[str, DataType], ...] = tuple(
     (name, LongType() if name in _NUMBERS else StringType()) for name in journal.FIELDS[1:]
@@ -37,7 +40,7 @@ UNKNOWN = -1
 LAST_MS = 253_402_300_799_999
 
 #: How many fields, ``v`` among them, an entry of each version has.
-WIDTHS = {1: 20, 2: 26}
+WIDTHS = {1: 20, 2: 26, 3: 28}
 
 #: What the tables are made of.
 #:

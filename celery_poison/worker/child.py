@@ -45,8 +45,9 @@ from celery_poison.worker import crash_reports
 from celery_poison.worker.body import surround
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.effects import Tied
+from celery_poison.worker.high_water import high_water
 from celery_poison.worker.lease import Lease, born_as, keep_child_alive
-from celery_poison.worker.recorder import Given, Recorder, Ticket, Told, peak_memory_kb
+from celery_poison.worker.recorder import Given, Recorder, Ticket, Told
 from celery_poison.worker.serving import Serving, serve, serving_as
 
 #: Characters of a task's own words that the journal keeps.
@@ -68,6 +69,7 @@ class Run:
         remark: what the journal is told of it when it has returned.
         is_in_body: its body has begun.
         thread: in which it runs, as ``threading.get_ident`` names it.
+        mark_kb: see :meth:`HighWater.of_run_kb`.
     """
 
     serving: Serving
@@ -79,6 +81,7 @@ class Run:
     remark: str = ""
     is_in_body: bool = False
     thread: int = field(default_factory=get_ident)
+    mark_kb: int | None = None
 
     @property
     def recorder(self) -> Recorder:
@@ -252,6 +255,7 @@ def run_guarded(
         run = _running[ticket.mid] = Run(serving, ticket, _begin(serving, ticket, uuid, task))
     except (NeverBegan, BodyNotReached) as error:
         return _failed(error)
+    _mark_memory(run)
     attempts[uuid] = attempt = ticket.attempt._replace()  # an object of its own
     if not serving.observes and recorder.policy(task).on_rollback is not None:
         recorder.open_attempt(ticket, request, body, content_type)
@@ -265,7 +269,7 @@ def run_guarded(
         stack = crash_reports.note_raised(origin or error)
         if serving.observes or not serving.contained:
             raise
-        evidence = Evidence(rss_kb=peak_memory_kb(), stack=stack)
+        evidence = Evidence(rss_kb=high_water.peak_kb(), stack=stack)
         return _failed(TaskDied(read_end(error)[1], repr(error), evidence))
     except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
         goes_back = not (run.is_in_body or serving.observes) and recorder.diverts(task, ticket)
@@ -280,6 +284,15 @@ def run_guarded(
     finally:
         _forget(_running, ticket.mid, run)
         _forget(attempts, uuid, attempt)
+
+
+def _mark_memory(run: Run) -> None:
+    """Begin the run's own mark of memory; what runs beside another has none, and takes it the other's."""
+    if len(_running) == 1:
+        run.mark_kb = high_water.begin()
+    else:
+        for each in list(_running.values()):
+            each.mark_kb = None
 
 
 def _forget(known: dict[str, Any], name: str, mine: object) -> None:
@@ -330,7 +343,7 @@ def _finish(
         end.outcome,
         time.monotonic() - begun,
         note,
-        given,
+        given._replace(mark_kb=run.mark_kb),
         leaves_nothing=end in LEAVE_NOTHING and run.recorder.policy(task).on_rollback is not None,
         with_it=run.tied.at_the_end(succeeded=end is End.RETURNED) if run.tied else b"",
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
-from celery_poison.headers import known_as
+from celery_poison.headers import SENT, known_as
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
@@ -26,9 +24,12 @@ from celery_poison.settings import Settings
 from celery_poison.task import FIRST, Attempt
 from celery_poison.upstream.requests import BodyNotReached
 from celery_poison.worker.durable import Durable
+from celery_poison.worker.high_water import high_water
 
 #: Bytes up to which a body is read for this: it costs more than the rest of a task's bookkeeping.
 READABLE = 64 * 1024
+#: The end of the year 9999.
+_LATEST_MS = 253_402_300_800_000
 #: Arguments of either kind that a shape tells of, and characters of it.
 _ARGUMENTS, _LENGTH = 20, 200
 
@@ -44,11 +45,12 @@ _KINDS = {
 
 
 class Given(NamedTuple):
-    """What a pool process was given to run."""
+    """What a pool process was given to run; ``mark_kb`` is for :meth:`HighWater.of_run_kb`."""
 
     body: Any
     content_type: Any
     request: Mapping[str, Any]
+    mark_kb: int | None = None
 
 
 class Traits(NamedTuple):
@@ -78,6 +80,14 @@ def traits_of(given: Given, task: str, secret: bytes, *, asks_user: bool) -> Tra
         return Traits(fingerprint, shape_of(arguments) if arguments else "")
     except Exception:  # nothing that somebody sends may end in a failure that is ours
         return UNKNOWN
+
+
+def _measured(given: Given) -> tuple[int, int | str, int | str]:
+    """Return the peak of this process; when the message was sent, and the peak of its run, if known."""
+    sent, needed = given.request.get(SENT), high_water.of_run_kb(given.mark_kb)
+    # Any publisher may write the header.
+    known = type(sent) is int and 0 < sent < _LATEST_MS
+    return high_water.peak_kb(), sent if known else "", "" if needed is None else needed
 
 
 def traits_of_message(message: Any, task: str, secret: bytes, *, asks_user: bool) -> Traits:
@@ -142,19 +152,10 @@ class Ticket(NamedTuple):
 #: So long at most is kept what somebody may be told of an attempt.
 ATTEMPT_MS = 7 * 86_400_000
 
-#: Elsewhere than on macOS it is told in KiB already.
-_UNIT = 1024 if sys.platform == "darwin" else 1
-
-
-def peak_memory_kb() -> int:
-    """Return the most resident memory that this process has had so far, in KiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // _UNIT
-
-
 #: The fields whose words differ, in the order of the journal.
 FILLED_IN = (
     *("id", "mid", "token", "task", "queue", "worker", "pid", "outcome", "deliveries", "runtime_ms", "note"),
-    *("payload_bytes", "memory_kb", "fingerprint", "shape"),
+    *("payload_bytes", "memory_kb", "fingerprint", "shape", "enqueued_at", "run_memory_kb"),
 )
 
 
@@ -318,12 +319,13 @@ class Recorder:
             )
         asks_user = self._policies[task][0].fingerprint is not None
         traits = UNKNOWN if given is None else traits_of(given, task, self.secret, asks_user=asks_user)
-        memory = "" if given is None else peak_memory_kb()
+        memory, sent, needed = ("", "", "") if given is None else _measured(given)
         told = (
             *(known_as(id), ticket.mid, ticket.token, task, ticket.queue),
             *(self.worker_of(ticket.token), os.getpid()),
             *(outcome, ticket.attempt.deliveries, int(runtime * 1000), note, ticket.payload_bytes, memory),
             *traits,
+            *(sent, needed),
         )
         entry = self._entry % tuple([bulk(str(word).encode("utf-8", "backslashreplace")) for word in told])
         return self._writer.send(self._multi + mark + entry + with_it + _EXEC)

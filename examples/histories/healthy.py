@@ -95,6 +95,10 @@ def day(world: World, number: int, rows: int) -> pa.Table:
         "shape": shape,
         "release": _take(world.releases, release),
     }
+    sent = pc.add(columns["runtime_ms"], dice.spread(_take([400] * len(TASKS), task), 1.0))
+    columns["enqueued_at"] = pc.subtract(ends, sent)
+    # As of troubles: the larger the message, the more it needs.
+    columns["run_memory_kb"] = dice.spread(pc.add(pc.divide(columns["payload_bytes"], 200), 60_000), 0.2)
     return pa.table(columns)
 
 

@@ -25,6 +25,7 @@ from examples.histories.world import DAY_MS, World
 _FIELDS = (
     "event id mid token task queue worker #pid state cause outcome #deliveries #crashes #strikes #failures"
     " #runtime_ms incident actor note #payload_bytes #memory_kb fingerprint shape release evidence"
+    " #enqueued_at #run_memory_kb"
 )
 _COLUMNS = [(word.lstrip("#"), pa.int64() if word[0] == "#" else pa.string()) for word in _FIELDS.split(" ")]
 _RAW = pa.schema([("ms", pa.int64()), *_COLUMNS])
@@ -115,9 +116,9 @@ def _stored(raw: pa.Table) -> pa.Table:
         "entry": entry,
         "at": pc.multiply(ms, 1000).cast(pa.timestamp("us", tz="UTC")),
         "seq": seq,
-        "v": pa.repeat(2, raw.num_rows),
+        "v": pa.repeat(3, raw.num_rows),
         "healthy": is_healthy(
-            pa.repeat(pa.scalar(2, pa.int32()), raw.num_rows), raw["event"], raw["outcome"]
+            pa.repeat(pa.scalar(3, pa.int32()), raw.num_rows), raw["event"], raw["outcome"]
         ),
         "rest": pa.nulls(raw.num_rows, pa.string()),
     }

@@ -125,7 +125,7 @@ def _finish(ended: Ended = Ended.DONE, maxlen: int | None = 1000) -> list[list[b
     recorder = Recorder(settings, Keys(), paper, "w1@host/0a1b", policies)
     recorder.secret = b"secret"
     ticket = Ticket("mid", "0a1b.7", "celery", Attempt(), len(BODY))
-    given = Given(BODY, "application/json", {})
+    given = Given(BODY, "application/json", {"poison_sent": 1792000000000}, mark_kb=0)
     recorder.finish(ticket, "id", "shop.charge", ended, "success", 0.25, given=given)
     return _commands(b"".join(paper.sent))
 

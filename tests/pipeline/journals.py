@@ -24,7 +24,7 @@ KEY = Keys().journal
 COLUMNS = ("entry", "v", *(name for name, _ in FIELDS))
 
 
-def entry(number: int, version: int = 2, **told: str) -> dict[str, str]:
+def entry(number: int, version: int = 3, **told: str) -> dict[str, str]:
     """Return the fields of one entry, in their order, different for each number."""
     filled = {
         "event": "finished",
@@ -40,7 +40,7 @@ def entry(number: int, version: int = 2, **told: str) -> dict[str, str]:
     return {"v": str(version), **{name: filled.get(name, "") for name in names}}
 
 
-def add(client: redis.Redis, count: int, start: int = 0, version: int = 2, **told: str) -> None:
+def add(client: redis.Redis, count: int, start: int = 0, version: int = 3, **told: str) -> None:
     pipe = client.pipeline(transaction=False)
     for number in range(start, start + count):
         pipe.xadd(KEY, entry(number, version, **told))  # type: ignore[arg-type]

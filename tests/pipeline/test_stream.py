@@ -44,7 +44,7 @@ def test_the_pipeline_knows_the_version_of_the_journal_that_is_written() -> None
     assert WIDTHS[journal.SCHEMA_VERSION] == len(journal.FIELDS)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_entries_are_read_as_columns_and_nothing_is_lost_at_the_seams(redis_url: str, version: int) -> None:
     client = redis.Redis.from_url(redis_url)
     add(client, 25, version=version)
@@ -74,7 +74,7 @@ def test_a_text_that_looks_like_an_entry_does_not_lead_the_reading_astray(
     redis_url: str, feigned: str
 ) -> None:
     client = redis.Redis.from_url(redis_url)
-    note = f"\r\n*2\r\n${len(feigned)}\r\n{feigned}\r\n*52\r\n$1\r\nv\r\n$1\r\n2\r\n"
+    note = f"\r\n*2\r\n${len(feigned)}\r\n{feigned}\r\n*56\r\n$1\r\nv\r\n$1\r\n3\r\n"
     add(client, 5)
     add(client, 5, start=5, note=note)
     add(client, 5, start=10)
@@ -93,7 +93,9 @@ def test_versions_are_read_side_by_side(redis_url: str) -> None:
     client = redis.Redis.from_url(redis_url)
     add(client, 2, version=1)
     add(client, 2, start=2, version=2, fingerprint="00ff")
-    assert [(row["v"], row["fingerprint"]) for row in _rows(redis_url)] == [(1, None)] * 2 + [(2, "00ff")] * 2
+    add(client, 1, start=4, version=3, fingerprint="00ff", run_memory_kb="7")
+    told = [(row["v"], row["fingerprint"], row["run_memory_kb"]) for row in _rows(redis_url)]
+    assert told == [(1, None, None)] * 2 + [(2, "00ff", None)] * 2 + [(3, "00ff", 7)]
 
 
 @pytest.mark.parametrize(

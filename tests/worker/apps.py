@@ -233,6 +233,11 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
     @guarded
+    @app.task(shared=False, name="fleet.fills")
+    def fills(megabytes: int) -> int:
+        return len(b"x" * (megabytes << 20))
+
+    @guarded
     @app.task(bind=True, shared=False, name="fleet.waits_for_repair")
     def waits_for_repair(self: Any, n: int) -> int:
         here().leave("waits_for_repair", self.request.id, "start", n)

@@ -1,14 +1,15 @@
--- Shared by every script that journals: one entry of schema v2, all fields, in their fixed order.
+-- Shared by every script that journals: one entry of schema v3, all fields, in their fixed order.
 local function journal(key, maxlen, e)
   redis.call('XADD', key, 'MAXLEN', '~', maxlen, '*',
-    'v', '2', 'event', e.event, 'id', e.id or '', 'mid', e.mid or '', 'token', e.token or '',
+    'v', '3', 'event', e.event, 'id', e.id or '', 'mid', e.mid or '', 'token', e.token or '',
     'task', e.task or '', 'queue', e.queue or '', 'worker', e.worker or '', 'pid', e.pid or '',
     'state', e.state or '', 'cause', e.cause or '', 'outcome', e.outcome or '',
     'deliveries', e.deliveries or '', 'crashes', e.crashes or '', 'strikes', e.strikes or '',
     'failures', e.failures or '', 'runtime_ms', e.runtime_ms or '', 'incident', e.incident or '',
     'actor', e.actor or '', 'note', e.note or '', 'payload_bytes', e.payload_bytes or '',
     'memory_kb', e.memory_kb or '', 'fingerprint', e.fingerprint or '', 'shape', e.shape or '',
-    'release', e.release or '', 'evidence', e.evidence or '')
+    'release', e.release or '', 'evidence', e.evidence or '',
+    'enqueued_at', e.enqueued_at or '', 'run_memory_kb', e.run_memory_kb or '')
 end
 
 -- What else is known about a start, as a JSON object of texts: memory_kb, fingerprint, shape, release, evidence.
