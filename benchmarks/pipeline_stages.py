@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from celery_poison.pipeline import commands
+from celery_poison.cli import pipeline_commands as commands
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake, Table
 from celery_poison.pipeline.schema import LAKE

@@ -1,7 +1,7 @@
 """``celery poison pipeline …``, and ``celery-poison pipeline …`` without an app.
 
-What the commands do is in ``celery_poison.pipeline``, which needs Spark: it is imported when a command runs,
-not before. A command's function gets what was typed, by name, and what the app says of the rest.
+What the commands do is in ``pipeline_commands``, which needs Spark: it is imported when a command runs, not
+before. A command's function gets what was typed, by name, and what the app says of the rest.
 """
 
 from __future__ import annotations
@@ -179,6 +179,29 @@ def blame(options: dict[str, Any]) -> None:
 
 
 @_command(
+    click.option("--peak", type=click.FloatRange(0), metavar="MIB", help="Most memory of a run."),
+    click.option("--runtime", type=click.FloatRange(0), metavar="SECONDS", help="From start to end."),
+    click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help="From publish to first start."),
+    click.option("--latency", type=click.FloatRange(0), metavar="SECONDS", help="From publish to end."),
+    click.option("--release", help="Compare its runs with those of all others; default: the newest release."),
+    click.option("--top", type=click.IntRange(1), default=10, help="So many tasks."),
+    *_DAYS,
+)
+def forecast(options: dict[str, Any]) -> None:
+    """Say how often runs of each task will need more than a limit: memory, run time, wait or latency.
+
+    Each chance has an interval, which is tested on the last days. Then what that limit would have ended and
+    spared, and which tasks a new release made slower or larger. Say one of the four limits; all but --runtime
+    need entries of journal schema 3.
+
+    \b
+    celery -A proj poison pipeline forecast --lake /data/poison --peak 512      a lane for what is larger
+    celery -A proj poison pipeline forecast --lake /data/poison --runtime 300   another time limit
+    celery -A proj poison pipeline forecast --lake /data/poison --wait 30       an SLO, by task
+    """
+
+
+@_command(
     click.option(
         "--weight",
         type=click.FloatRange(0),
@@ -231,7 +254,7 @@ def maintain(options: dict[str, Any]) -> bool:
     Ingest and readers may go on meanwhile, except with --keep-hours 0: then no reader may.
     """
     _need_lake_and_spark("maintain", options)
-    from celery_poison.pipeline import commands
+    from celery_poison.cli import pipeline_commands as commands
 
     with said_plainly():
         commands.maintain(options)
@@ -285,7 +308,7 @@ def publish(options: dict[str, Any]) -> bool:
     A rule is never made for a fingerprint of which any message ever ended alive. Nothing is proposed where
     that cannot be known: healthy runs that are only counted, entries that are missing, tables that are old.
     """
-    from celery_poison.pipeline.publish import decide
+    from celery_poison.cli.pipeline_publish import decide
 
     return decide(options)
 
@@ -304,7 +327,9 @@ def all_of_it(options: dict[str, Any]) -> None:
 def _in_spark(name: str, options: dict[str, Any]) -> None:
     """Run what a command does, in a Spark session of its own."""
     _need_lake_and_spark(name, options)
-    from celery_poison.pipeline import commands, publish, session
+    from celery_poison.cli import pipeline_commands as commands
+    from celery_poison.cli import pipeline_publish as publish
+    from celery_poison.pipeline import session
     from celery_poison.pipeline.lake import Lake
 
     spark = session.open_session(options["master"], options["memory"], conf_of(options))

@@ -16,6 +16,8 @@ from celery_poison.cli.session import WRONG_USAGE, Refused
 
 #: Commands that write what Redis holds into the lake; they make it where there is none.
 _INGESTING = ("ingest", "all_of_it")
+#: Options of ``forecast``, of which it needs one.
+LIMITS = ("peak", "runtime", "wait", "latency")
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
@@ -29,6 +31,8 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
         raise Refused("which Redis? --redis redis://…, or celery -A proj poison pipeline …", WRONG_USAGE)
     if options.get("new") and any(options.get(name) for name in ("since", "until", "cause")):
         raise Refused("--new judges the whole journal: leave --since, --until and --cause out", WRONG_USAGE)
+    if name == "forecast" and sum(options.get(each) is not None for each in LIMITS) != 1:
+        raise Refused(f"which limit? One of --{', --'.join(LIMITS)}, as --peak 512 (MiB)", WRONG_USAGE)
     if name == "tables" and options.get("since"):
         if not options.get("rebuild"):
             raise Refused("--since: of `tables` it goes with --rebuild only", WRONG_USAGE)

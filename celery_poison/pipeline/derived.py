@@ -51,7 +51,7 @@ STORED: dict[str, tuple[str, ...]] = {
     "sketches": ("date",),
 }
 _OF_TROUBLES = ("exceptions", "incidents", "fingerprints_daily")
-VIEWS = ("attempts", "fingerprints", "kin", "messages", "tallies", "task_daily", "noted")
+VIEWS = ("attempts", "fingerprints", "kin", "messages", "tallies", "task_daily", "noted", "measured")
 #: What :meth:`Derived.register` makes views of.
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame")
 #: Rises when the rules change by which stored tables are made: those of another number are made anew.
@@ -333,6 +333,9 @@ class Derived:
 
     def _view_noted(self) -> Any:
         return self._lake.entries(healthy=False)
+
+    def _view_measured(self) -> Any:
+        return tables.measured(self._lake.entries(healthy=True), self["exceptions"])
 
     def _view_attempts(self) -> Any:
         again = tables.repeated(self["company"])

@@ -15,6 +15,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from celery_poison.pipeline.lake import Lake, LakeError, Position, Table, taken
 
+_DAY_MS = 24 * 3_600_000
+
 
 def compact(table: Table) -> int:
     """Put small files together, in one commit; return how many files became fewer.
@@ -57,15 +59,23 @@ def keep_days(table: Table, days: int) -> int:
 def forget(lake: Lake, tables: list[Table], ids: list[str]) -> int:
     """Remove every row of some task ids; return how many entries of the journal went.
 
-    Counts that hold no id stay until the tables are made anew, which the next command that reads them does.
-    The rows are out of the files themselves only after a :func:`vacuum` with ``keep_hours=0``.
+    Counts that hold no id stay until the tables are made anew from the day on which the first of them began,
+    which the next command does that reads them. The rows are out of the files themselves only after a
+    :func:`vacuum` with ``keep_hours=0``.
+
+    Args:
+        tables: the journal and all that is made of it.
     """
-    quoted = ", ".join("'" + each.replace("'", "''") + "'" for each in ids)
-    gone = [_delete(table, f"id IN ({quoted})") for table in tables if "id" in table.schema.names]
-    for app in lake.apps():
-        if position := lake.journal.position(app):
-            lake.journal.commit([], app, replace(position, epoch=position.epoch + 1))
-    return gone[0] if gone else 0
+    wanted = "id IN (" + ", ".join("'" + each.replace("'", "''") + "'" for each in ids) + ")"
+    told = lake.journal.arrow(["at", "runtime_ms"], wanted).to_pylist()
+    began = [row["at"].timestamp() * 1000 - max(0, row["runtime_ms"] or 0) for row in told if row["at"]]
+    gone = [_delete(table, wanted) for table in tables if "id" in table.schema.names]
+    since = max(0, int(min(began, default=0))) // _DAY_MS * _DAY_MS
+    for table in tables[1:] if told else ():
+        for app in lake.apps():
+            if (position := table.position(app)) and position.ms >= since:
+                table.commit([], app, replace(position, ms=max(0, since - 1), seq=0))
+    return gone[0]
 
 
 def _delete(table: Table, predicate: str) -> int:

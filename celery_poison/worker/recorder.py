@@ -84,7 +84,8 @@ def traits_of(given: Given, task: str, secret: bytes, *, asks_user: bool) -> Tra
 
 def _measured(given: Given) -> tuple[int, int | str, int | str]:
     """Return the peak of this process; when the message was sent, and the peak of its run, if known."""
-    sent, needed = given.request.get(SENT), high_water.of_run_kb(given.mark_kb)
+    sent: Any = given.request.get(SENT)
+    needed = high_water.of_run_kb(given.mark_kb)
     # Any publisher may write the header.
     known = type(sent) is int and 0 < sent < _LATEST_MS
     return high_water.peak_kb(), sent if known else "", "" if needed is None else needed

@@ -12,9 +12,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from celery_poison.pipeline import commands
+from celery_poison.cli import pipeline_commands as commands
+from celery_poison.cli.pipeline_publish import publish
 from celery_poison.pipeline.lake import Lake
-from celery_poison.pipeline.publish import publish
 from celery_poison.pipeline.session import open_session
 
 STAGES: dict[str, Any] = {

@@ -27,12 +27,19 @@ select token, id, task, queue, split_part(split_part(worker, '/', 1), '@', 2) as
     from decided d where d.id = e.id and (d."at", d.seq) > (e."at", e.seq) having count(*) > 0
   ), 'open') end as proof,
   crashes, payload_bytes, coalesce(runtime_ms, 0) as runtime_ms, memory_kb, fingerprint,
+  run_memory_kb, enqueued_at, deliveries,
   "at" - to_milliseconds(coalesce(runtime_ms, 0)) as started_at, "at" as ended_at, seq,
   cast("at" as date) as date
 from ends e
 """
 _ALIVE = "(ended.end = 'rolled_back' or ended.end = 'finished' and outcome is distinct from 'lost')"
 _TABLES = {
+    "measured": """select date, task, release, payload_bytes, runtime_ms, cause,
+      ended.end = 'crashed' as died,
+      case when ended.end = 'crashed' then memory_kb else run_memory_kb end as run_memory_kb,
+      case when deliveries = 1 and ended.end <> 'crashed' then
+        greatest(0, epoch_ms(ended_at) - runtime_ms - enqueued_at) end as wait_ms
+      from ended where ended.end in ('finished', 'crashed')""",
     "deaths": "select * from ended where ended.end = 'crashed'",
     "tallies": """select date, ended.end, outcome, proof, cause, task, queue, shape, host, release,
       case when payload_bytes < 1000 then 0 when payload_bytes is not null

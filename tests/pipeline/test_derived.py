@@ -15,11 +15,13 @@ pytest.importorskip("deltalake")
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
 
 from celery_poison.pipeline import sink, tables
 from celery_poison.pipeline.backtest import past
 from celery_poison.pipeline.blame import blame
 from celery_poison.pipeline.derived import STORED, Derived
+from celery_poison.pipeline.forecast import MEASURES, forecast
 from celery_poison.pipeline.lake import Lake, Position
 from celery_poison.pipeline.schema import JOURNAL, LAKE
 from celery_poison.pipeline.seek import LOOK_BACK_MS
@@ -121,11 +123,35 @@ def test_spark_reads_the_queries_of_blame_and_of_the_back_test_as_duckdb_does(
         assert _told(told, str).keys() == _told(wanted, str).keys()
         assert _told(told, (int, float)) == pytest.approx(_told(wanted, (int, float)), rel=1e-6)
         assert len(told) > 100
+    for measure in MEASURES:
+        assert forecast(derived.ask, measure, 50) == forecast(ask, measure, 50) != []
     derived.register("seen_")
     assert spark.sql("select * from seen_blame").count() == len(blame(ask))
     (theirs, days, _), (ours, our_days, _) = past(ask), past(derived.ask)
     assert our_days == days
     assert sorted(ours) == sorted(theirs) != []
+
+
+def test_a_lake_that_an_older_release_made_is_read_and_grows(
+    spark: Any, entries: pa.Table, tmp_path: Path
+) -> None:
+    """Its journal lacks the columns of schema 3, and so do its tables."""
+    lake, later, half = Lake(spark, str(tmp_path), "x"), ["enqueued_at", "run_memory_kb"], len(entries) // 2
+    lake.journal.create(StructType([each for each in LAKE if each.name not in later]))
+    old = StructType([each for each in JOURNAL if each.name not in later])
+    company = lake.table("company", ("date",), JOURNAL)
+    company.create(old)
+    assert company.frame().schema == JOURNAL
+    rows = entries.slice(0, half).drop_columns(later)
+    rows = rows.set_column(rows.column_names.index("app"), "app", pa.repeat("x", half)).combine_chunks()
+    files = sink.write(iter(rows.to_batches()), lake.journal.uri, lake.journal.partitions)
+    last = rows["at"][-1].cast(pa.int64()).as_py() // 1000
+    lake.journal.commit(list(files), "x", Position(last, rows["seq"][-1].as_py()))
+    assert Derived(spark, lake)["measured"].where("wait_ms is not null").count() == 0
+    _add(lake, entries.slice(half))
+    again = Derived(spark, Lake(spark, str(tmp_path), "x"))
+    assert again["measured"].where("wait_ms is not null").count() > 100
+    assert again["attempts"].count() > half
 
 
 @pytest.mark.matrix
@@ -137,18 +163,27 @@ def test_an_empty_lake_gives_empty_tables(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
-def test_entries_that_went_make_the_tables_anew(spark: Any, entries: pa.Table, tmp_path: Path) -> None:
+def test_what_was_forgotten_makes_the_tables_anew_from_its_first_day_on(
+    spark: Any, entries: pa.Table, tmp_path: Path
+) -> None:
     from celery_poison.pipeline import maintain
 
     lake = Lake(spark, str(tmp_path), "x")
     _add(lake, entries)
-    dead = next(row for row in entries.to_pylist() if row["event"] == "crashed")
+    middle = entries["date"][len(entries) // 2].as_py()
+    dead = next(row for row in entries.to_pylist() if row["event"] == "crashed" and row["date"] > middle)
     before = Derived(spark, lake)["tallies"].groupBy().sum("n").collect()[0][0]
-    maintain.forget(lake, [lake.journal], [dead["id"]])
+    made = [lake.table(name) for name in STORED]
+    files = {path for path, _ in made[-1].files([("date", "<", str(middle))])}
+    maintain.forget(lake, [lake.journal, *made], [dead["id"]])
     after = Derived(spark, lake)
     runs = sum(row["id"] == dead["id"] and row["event"] in ENDS for row in entries.to_pylist())
     assert after["tallies"].groupBy().sum("n").collect()[0][0] == before - runs
     assert after["exceptions"].where(f"id = '{dead['id']}'").count() == 0
+    assert files and files <= {path for path, _ in lake.table("sketches").files([])}, "days before stay"
+    now = {name: _rows(after[name]) for name in STORED if name != "company"}
+    after.make(rebuild=True)
+    assert {name: _rows(after[name]) for name in now} == now
 
 
 @pytest.mark.matrix

@@ -16,10 +16,11 @@ import pytest
 pytest.importorskip("duckdb")
 pytest.importorskip("pyspark")
 
+from celery_poison.cli import pipeline_commands as commands
+from celery_poison.cli import pipeline_publish as publish
 from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.pipeline import commands, publish
 from celery_poison.pipeline.replay import DEFAULTS, Outcome
 from celery_poison.pipeline.window import Window
 from celery_poison.rules.blocks import read_rules

@@ -15,7 +15,8 @@ pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
 pytest.importorskip("duckdb")
 
-from celery_poison.pipeline import commands, maintain
+from celery_poison.cli import pipeline_commands as commands
+from celery_poison.pipeline import maintain
 from celery_poison.pipeline.ingest.ingest import Ingest, Wanted
 from celery_poison.pipeline.lake import Lake, LakeError, LakeTaken
 from celery_poison.testing import RedisServer

@@ -177,5 +177,5 @@ def test_who_has_no_spark_reads_and_applies_all_the_same(
 
 
 def test_reading_a_proposal_imports_no_spark() -> None:
-    code = "import sys, celery_poison.pipeline.publish; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, celery_poison.cli.pipeline_publish; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

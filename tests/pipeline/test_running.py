@@ -113,6 +113,8 @@ def test_what_runs_together_ends_together_and_the_first_failure_is_told() -> Non
         (["tables", "--lake", "DIR", "--conf", "spark.x"], 2, "--conf spark.x: NAME=VALUE is wanted"),
         (["tables", "--lake", "DIR", "--since", "2026-03-02"], 2, "it goes with --rebuild only"),
         (["tables", "--lake", "DIR", "--rebuild", "--since", "7d"], 2, "--since 7d: a day is wanted"),
+        (["forecast", "--lake", "DIR"], 2, "which limit? One of --peak, --runtime, --wait, --latency"),
+        (["forecast", "--lake", "DIR", "--wait", "1", "--peak", "1"], 2, "which limit?"),
         (["maintain", "--lake", "FILE"], 2, "this is a file; a directory is wanted"),
     ],
 )

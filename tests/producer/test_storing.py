@@ -12,7 +12,7 @@ import pytest
 from celery import chain, group
 
 from celery_poison import errors
-from celery_poison.headers import MARK, MID, OUTBOX, PARK
+from celery_poison.headers import MARK, MID, OUTBOX, PARK, SENT
 from celery_poison.ledger.outbox import Copy, Failure
 from celery_poison.ledger.queries import Queries
 from celery_poison.producer.capture import Outgoing
@@ -127,7 +127,7 @@ def test_the_message_arrives_as_celery_would_have_sent_it(shop: Shop) -> None:
         queue = connection.SimpleQueue("celery", no_ack=True)
         for _ in range(2):
             message = queue.get(timeout=5)
-            headers = {n: v for n, v in message.headers.items() if n not in (MID, OUTBOX, "expires")}
+            headers = {n: v for n, v in message.headers.items() if n not in (MID, OUTBOX, SENT, "expires")}
             properties = {n: v for n, v in message.properties.items() if n != "delivery_tag"}
             seen.append((message.body, message.content_type, message.content_encoding, headers, properties))
         queue.close()

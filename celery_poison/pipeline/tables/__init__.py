@@ -4,7 +4,16 @@ Each function ends in a ``select`` or an ``agg`` that is its schema; docs/pipeli
 column means. None of them reads or writes anything, counts rows or needs a session of its own.
 """
 
-from celery_poison.pipeline.tables.attempts import attempts, ends, noted, plain, repeated, troubled, united
+from celery_poison.pipeline.tables.attempts import (
+    attempts,
+    ends,
+    measured,
+    noted,
+    plain,
+    repeated,
+    troubled,
+    united,
+)
 from celery_poison.pipeline.tables.daily import daily, tallies, task_daily
 from celery_poison.pipeline.tables.fingerprints import fingerprints, fingerprints_daily
 from celery_poison.pipeline.tables.incidents import incidents, messages
@@ -13,6 +22,7 @@ __all__ = [
     "attempts",
     "plain",
     "ends",
+    "measured",
     "troubled",
     "repeated",
     "united",

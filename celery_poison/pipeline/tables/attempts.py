@@ -75,6 +75,22 @@ def troubled(other: DataFrame, rest: DataFrame, runs: DataFrame) -> DataFrame:
     return _as_attempts(_with_neighbours(_with_proof(other, rest), runs.where(_KNOWN)))
 
 
+def measured(runs: DataFrame, exceptions: DataFrame) -> DataFrame:
+    """Return of each run that ended alive or died what it needed; of a death, memory since it began.
+
+    ``wait_ms`` is known of a message's first start alone: from when it was published, a week at most.
+    """
+    wait = F.unix_millis("at") - ran_ms() - F.col("enqueued_at")
+    wait = F.when(F.col("deliveries") == 1, F.least(F.greatest(wait, F.lit(0)), F.lit(LONGEST_MS)))
+    alive = runs.where(_KNOWN).withColumns({"died": F.lit(False), "wait_ms": wait})
+    died = exceptions.where("end = 'crashed'").withColumns(
+        {"died": F.lit(True), "run_memory_kb": F.col("memory_kb"), "wait_ms": F.lit(None).cast("long")}
+    )
+    columns = ("task", "release", "date", "payload_bytes", ran_ms().alias("runtime_ms"), "cause")
+    told = (*columns, "died", "run_memory_kb", "wait_ms")
+    return alive.select(*told).unionByName(died.select(*told))
+
+
 def repeated(runs: DataFrame) -> DataFrame:
     """Return ``entry, date, later`` of runs whose end is told once more, later: only the last counts."""
     newest = Window.partitionBy("token").orderBy(F.desc("at"), F.desc("seq"))

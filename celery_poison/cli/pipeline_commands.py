@@ -1,4 +1,4 @@
-"""What the commands of ``celery poison pipeline`` do; ``publish`` has a module of its own.
+"""What the commands of ``celery poison pipeline`` do; ``publish`` is in ``pipeline_publish``.
 
 ``options`` are what was typed, by name; those that a caller leaves out are at their defaults.
 """
@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from celery_poison.basics.text import clean
+from celery_poison.cli.pipeline_forecast import of_limit, of_task
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline import maintain as keeping
 from celery_poison.pipeline import sink
@@ -25,6 +26,8 @@ from celery_poison.pipeline.backtest import WEIGHT, Replayed, as_dict, say
 from celery_poison.pipeline.backtest import backtest as back_test
 from celery_poison.pipeline.blame import DIMENSIONS
 from celery_poison.pipeline.derived import STORED, Derived, sentences
+from celery_poison.pipeline.forecast import MEASURES
+from celery_poison.pipeline.forecast import forecast as forecasting
 from celery_poison.pipeline.ingest.ingest import Ingest, Ingested, Wanted
 from celery_poison.pipeline.lake import Lake, LakeError, LeftOut
 from celery_poison.pipeline.replay import InForce
@@ -180,6 +183,21 @@ def _blame_new(derived: Derived, options: Mapping[str, Any]) -> None:
     if found:
         options.get("notify", lambda _: None)(sentences)
         raise SystemExit(1)
+
+
+def forecast(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
+    """Print the chance of each task to need more than the limit, and what that limit would have done."""
+    ((measure, limit),) = ((name, options[name]) for name in MEASURES if options.get(name) is not None)
+    derived = Derived(session, lake, _warn)
+    days = derived.window(options.get("since"), options.get("until"))
+    rows = forecasting(derived.ask, measure, limit, days, options.get("release") or "")
+    lines = [*filter(None, [days.says(), derived.as_of.says()])]
+    for row in rows[: options["top"]]:
+        name = " ".join(filter(None, (row["task"], row["size"])))
+        lines.append(clean(f"{name}: {of_task(row, limit, MEASURES[measure][2])}"))
+    says = [*of_limit(rows, measure, limit, MEASURES[measure][2])] or [f"the {measure} of no run is known"]
+    told = {"measure": measure, "limit": limit, "rows": [as_json(row) for row in rows], "says": says}
+    _tell(options, told, "\n".join([*lines, *map(clean, says)]))
 
 
 def backtest(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
