@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 #: A row group is written out when it has so many rows; a file is closed when it has so many.
@@ -196,9 +197,13 @@ def read(
         files: what :func:`listed` told of those that are read.
         columns: that are read, the others are null; empty: all.
     """
-    rows = session.createDataFrame(files, "path string, parts string").repartition(len(files))
-    task = partial(_read, uri=uri, schema=arrow_schema(schema), columns=list(columns) or None)
-    return rows.mapInArrow(task, schema)
+    # A task opens the store once, for all of its files; what is not asked for does not go through it.
+    many = min(len(files), int(session.conf.get("spark.sql.shuffle.partitions")))
+    rows = session.createDataFrame(files, "path string, parts string").repartition(many)
+    wanted = StructType([each for each in schema if not columns or each.name in columns])
+    task = partial(_read, uri=uri, schema=arrow_schema(wanted), columns=list(columns) or None)
+    nulls = {each.name: F.lit(None).cast(each.dataType) for each in schema if each.name not in wanted.names}
+    return rows.mapInArrow(task, wanted).withColumns(nulls).select(*schema.names)
 
 
 def _read(
