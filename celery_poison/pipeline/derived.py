@@ -335,7 +335,9 @@ class Derived:
         return self._lake.entries(healthy=False)
 
     def _view_measured(self) -> Any:
-        return tables.measured(self._lake.entries(healthy=True), self["exceptions"])
+        again = tables.repeated(self["company"]).select("entry")
+        runs = self._lake.entries(healthy=True).join(again, "entry", "left_anti")
+        return tables.measured(runs, self["exceptions"])
 
     def _view_attempts(self) -> Any:
         again = tables.repeated(self["company"])

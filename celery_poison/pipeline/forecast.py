@@ -122,7 +122,7 @@ def _row(runs: pd.DataFrame, days: list[str], unit: int) -> dict[str, Any]:
     row = {
         "runs": int(known.runs),
         **{name: round(value, 3) for name, value in told.items()},
-        "most": round(2 ** ((runs["place"].max() + 1) / _PARTS) / unit, 3),
+        "most": round(2 ** ((int(runs["place"].max()) + 1) / _PARTS) / unit, 3),
         "above": int(known.above),
         "share": known.above / known.runs,
         "low": low,

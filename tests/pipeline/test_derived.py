@@ -141,7 +141,7 @@ def test_a_lake_that_an_older_release_made_is_read_and_grows(
     old = StructType([each for each in JOURNAL if each.name not in later])
     company = lake.table("company", ("date",), JOURNAL)
     company.create(old)
-    assert company.frame().schema == JOURNAL
+    assert company.frame().columns == JOURNAL.names
     rows = entries.slice(0, half).drop_columns(later)
     rows = rows.set_column(rows.column_names.index("app"), "app", pa.repeat("x", half)).combine_chunks()
     files = sink.write(iter(rows.to_batches()), lake.journal.uri, lake.journal.partitions)

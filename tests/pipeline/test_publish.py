@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from celery_poison.cli import pipeline as commands
 from celery_poison.cli.standalone import main
 from celery_poison.extensions.proposals.proposal import sheet
+from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline.backtest import GRID
@@ -157,7 +158,7 @@ def test_who_has_no_spark_reads_and_applies_all_the_same(
     with open_redis(redis_url) as client:
         ledger = Ledger(client, Keys())
         text, effect = sheet(proposals([_row(7)], []), {"max_crashes": 1}, ["why"])
-        _, version = ledger.publish(text, effect, lasts_ms=3_600_000, actor="cron", said="")
+        _, version = Proposals(ledger).publish(text, effect, lasts_ms=3_600_000, actor="cron", said="")
 
     def run(*words: str, status: int = 0) -> str:
         ran = CliRunner().invoke(main, ["pipeline", "publish", "--redis", redis_url, *words])
