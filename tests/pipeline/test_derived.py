@@ -132,6 +132,7 @@ def test_spark_reads_the_queries_of_blame_and_of_the_back_test_as_duckdb_does(
     assert sorted(ours) == sorted(theirs) != []
 
 
+@pytest.mark.matrix
 def test_a_lake_that_an_older_release_made_is_read_and_grows(
     spark: Any, entries: pa.Table, tmp_path: Path
 ) -> None:
@@ -141,7 +142,7 @@ def test_a_lake_that_an_older_release_made_is_read_and_grows(
     old = StructType([each for each in JOURNAL if each.name not in later])
     company = lake.table("company", ("date",), JOURNAL)
     company.create(old)
-    assert company.frame().columns == JOURNAL.names
+    assert {*company.frame().columns} == {*JOURNAL.names}
     rows = entries.slice(0, half).drop_columns(later)
     rows = rows.set_column(rows.column_names.index("app"), "app", pa.repeat("x", half)).combine_chunks()
     files = sink.write(iter(rows.to_batches()), lake.journal.uri, lake.journal.partitions)
