@@ -37,7 +37,7 @@ _TABLES = {
     "measured": """select date, task, release, payload_bytes, runtime_ms, cause,
       ended.end = 'crashed' as died,
       case when ended.end = 'crashed' then memory_kb else run_memory_kb end as run_memory_kb,
-      case when deliveries = 1 and ended.end <> 'crashed' then
+      case when deliveries = 1 and enqueued_at > 0 and ended.end <> 'crashed' then
         greatest(0, epoch_ms(ended_at) - runtime_ms - enqueued_at) end as wait_ms
       from ended where ended.end in ('finished', 'crashed')""",
     "deaths": "select * from ended where ended.end = 'crashed'",

@@ -98,5 +98,5 @@ def test_NEW_7_a_wait_is_from_publish_to_first_start_and_latency_to_the_end() ->
 
 
 def test_where_nothing_is_known_nothing_is_forecast() -> None:
-    assert forecast(tallied.entries([ran("a", "a", 1)]), "wait", 1) == []
+    assert forecast(tallied.entries([ran("a", "a", 1, deliveries=1)]), "wait", 1) == []
     assert [*of_limit([], "wait", 1, "s")] == []

@@ -81,7 +81,10 @@ def measured(runs: DataFrame, exceptions: DataFrame) -> DataFrame:
     ``wait_ms`` is known of a message's first start alone: from when it was published, a week at most.
     """
     wait = F.unix_millis("at") - ran_ms() - F.col("enqueued_at")
-    wait = F.when(F.col("deliveries") == 1, F.least(F.greatest(wait, F.lit(0)), F.lit(LONGEST_MS)))
+    wait = F.when(
+        (F.col("deliveries") == 1) & F.col("enqueued_at").isNotNull(),  # the greatest of null and 0 is 0
+        F.least(F.greatest(wait, F.lit(0)), F.lit(LONGEST_MS)),
+    )
     alive = runs.where(_KNOWN).withColumns({"died": F.lit(False), "wait_ms": wait})
     died = exceptions.where("end = 'crashed'").withColumns(
         {"died": F.lit(True), "run_memory_kb": F.col("memory_kb"), "wait_ms": F.lit(None).cast("long")}
