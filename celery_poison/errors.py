@@ -38,6 +38,26 @@ class GivenUp(PoisonError):
     """
 
 
+class Quarantined(GivenUp):
+    """The message was convicted and waits in quarantine, with ``tell="conviction"`` (NEW-17).
+
+    A later release runs it, and its result replaces this.
+
+    Args:
+        sentence: why it is there.
+        mid: its name in quarantine.
+        cause: what it died of.
+        place: where the user's own code was, as ``function (file:line)``; empty where that is not known.
+    """
+
+    def __init__(self, sentence: str = "", mid: str = "", cause: str = "", place: str = "") -> None:
+        super().__init__(sentence, mid, cause, place)
+        self.mid, self.cause, self.place = mid, cause, place
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class QuarantineFull(PoisonError):
     """A message that plain Celery drops was not kept: the quarantine is full (NEW-5, MSG-1)."""
 

@@ -110,6 +110,9 @@ class Extension:
         """Return what is known of a death, of a start or (no token) a worker; no ledger: of this one's."""
         return evidence
 
+    def serving(self, app: Any) -> None:
+        """A process begins that runs tasks of ``app``: tasks of an extension's own are added here."""
+
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
         """Return what an overview shows, the same names each time."""
         return ()
@@ -137,6 +140,7 @@ class Extensions:
         self.acts = _filled(self.all, Extension.acts)
         self.services = _filled(self.all, Extension.services)
         self.testify = _filled(self.all, Extension.testify)
+        self.serving = _filled(self.all, Extension.serving)
         self.panel = _filled(self.all, Extension.panel)
 
     @classmethod

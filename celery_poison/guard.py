@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from celery import Celery, _state
 from celery.app.task import Task
@@ -40,6 +40,7 @@ def guarded(
     ignore: Collection[type[Exception] | str] = ...,
     convict_at_once: Collection[type[Exception] | str] = ...,
     rerun: bool = ...,
+    tell: Literal["decision", "conviction"] = ...,
     idempotency_key: Callable[..., Any] | None = ...,
     idempotency_window: float = ...,
     exception_destination: Destination = ...,
@@ -75,6 +76,8 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
             ``keep_failures``: classes, or their dotted names; default none.
         rerun: False: a message that began and was cut off, by whatever death, is quarantined at once and
             never runs again by itself; default True (NEW-16).
+        tell: when a caller gets the failure of a message that goes to quarantine: ``"decision"`` (default),
+            once a person fails it, or ``"conviction"``, at once; the message stays (NEW-17).
         idempotency_key: function of the task's arguments: a second message with the same key has no second
             effect; default None: none has a key (NEW-12).
         idempotency_window: seconds for which a key counts after its task has returned; default 86400.

@@ -226,6 +226,7 @@ class MessageRecord:
         sent_at: when that was, and its body is there alone.
         retry_at: when it goes back to its own queue by itself.
         releases_left: how often at most, where a person has scheduled it: ``actor``, with ``note``.
+        told: its caller has its failure already (``tell="conviction"``).
         not_rerun: it has begun, and its task says ``rerun=False``: a release asks whether it may run again.
     """
 
@@ -264,6 +265,7 @@ class MessageRecord:
     retry_at: float | None = None
     releases_left: int = 0
     not_rerun: bool = False
+    told: bool = False
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:

@@ -12,7 +12,7 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from celery_poison.basics.text import did_you_mean
 from celery_poison.decide import Failing, failing
@@ -45,6 +45,8 @@ class Policy:
             without ``keep_failures``; default none.
         rerun: False: what began and was cut off is quarantined at once, and never runs again by itself
             (NEW-16); default True.
+        tell: when a caller gets the failure of what goes to quarantine (NEW-17): ``"decision"`` (default),
+            once a person fails it, or ``"conviction"``, at once.
         idempotency_key: function of the task's arguments: a second message with the same result gives the
             first one's, or waits for it (NEW-12); default none.
         idempotency_window: seconds for which a key counts after its task has returned; default 86400.
@@ -69,6 +71,7 @@ class Policy:
     ignore: Collection[type[Exception] | str] = ()
     convict_at_once: Collection[type[Exception] | str] = ()
     rerun: bool = True
+    tell: Literal["decision", "conviction"] = "decision"
     idempotency_key: Callable[..., Any] | None = None
     idempotency_window: float = 86_400.0
     exception_destination: Destination = SYSTEM

@@ -119,6 +119,12 @@ class Settings:
         "False: a message that began and was cut off is quarantined, and never runs again by itself.",
         default=True,
     )
+    tell: Literal["decision", "conviction"] = _setting(
+        "decision",
+        values.one_of("decision", "conviction"),
+        "When a caller gets the failure of a message in quarantine: 'decision', once a person fails it;"
+        " 'conviction', at once.",
+    )
     idempotency_key: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
         None,
         values.function,

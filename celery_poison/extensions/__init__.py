@@ -12,7 +12,9 @@ from typing import Any
 from celery_poison.extension import Extension
 
 #: The rooms, in the order in which their hooks are called.
-ORDER: tuple[str, ...] = ("once", "limits", "error_transactions", "notify", "proposals", "holds", "black_box")
+ORDER: tuple[str, ...] = (
+    *("once", "limits", "error_transactions", "notify", "proposals", "holds", "black_box", "telling"),
+)
 
 
 def load(host: Any) -> tuple[Extension, ...]:

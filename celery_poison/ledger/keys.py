@@ -27,6 +27,7 @@ class Keys:
         self.parcels = self.prefix + "parcels"
         self.awaited = self.prefix + "awaited"
         self.owed = self.prefix + "owed"
+        self.telling = self.prefix + "telling"
         self.candidates = self.prefix + "candidates"
         self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
         #: Prefix of the index of what is in quarantine; ``_groups.lua`` builds the rest.

@@ -111,7 +111,7 @@ class Acts:
 
     def _fail(self, force: bool, publisher: Publisher, case: Reserved) -> None:
         record = case.record
-        if record.cause != causes.FAILURE:  # its caller heard of that when it failed
+        if record.cause != causes.FAILURE and not record.told:  # else its caller has its failure already
             kept = self._store.row(record.mid)
             self._store.is_registered(record.task)  # its own backend stores the result, if it has one
             store_failure(self._store.app, record, kept, note=case.note, force=force)

@@ -45,6 +45,7 @@ def store_failure(
     *,
     note: str = "",
     force: bool = False,
+    error: GivenUp | None = None,
 ) -> None:
     """Store FAILURE for the task, and resolve its chord, its chain and its errbacks, as a worker would.
 
@@ -54,6 +55,7 @@ def store_failure(
     Args:
         kept: the message as the ledger keeps it.
         force: where the canvas is not known, report to the task's own caller only.
+        error: the failure; default: that it was given up.
 
     Raises:
         IllegalTransition: the task's result is SUCCESS already, or its canvas cannot be known here.
@@ -67,7 +69,7 @@ def store_failure(
     ignored = request.ignore_result or (task is not None and task.ignore_result)
     stores = not ignored or bool(task is not None and task.store_errors_even_if_ignored)
     errors = (*getattr(backend, "connection_errors", ()), *getattr(backend, "channel_errors", ()))
-    error = GivenUp(sentence_of(record, note))
+    error = error or GivenUp(sentence_of(record, note))
     try:
         _refuse_success(backend, record.id)
         backend.mark_as_failure(record.id, error, request=request, store_result=stores, call_errbacks=True)
@@ -144,11 +146,24 @@ def tell_worker(
     Raises:
         ResultRefused: the broker is away or refuses.
     """
-    if not record.task or record.task == FAILED:
-        return
-    call = app.amqp.as_task_v2(
-        uuid4().hex, FAILED, (record.mid, sentence_of(record, note)), ignore_result=True
-    )
+    if record.task and record.task != FAILED:
+        call_in_worker(app, publisher, record, kept, FAILED, (record.mid, sentence_of(record, note)))
+
+
+def call_in_worker(
+    app: Celery,
+    publisher: Publisher,
+    record: MessageRecord,
+    kept: Mapping[str, bytes],
+    task: str,
+    args: tuple[str, ...],
+) -> None:
+    """Send a message for a task of our own to the queue of a message in quarantine.
+
+    Raises:
+        ResultRefused: the broker is away or refuses.
+    """
+    call = app.amqp.as_task_v2(uuid4().hex, task, args, ignore_result=True)
     stored = stored_message(kept)
     properties = {name: stored.properties[name] for name in _OF_THE_QUEUE if name in stored.properties}
     message = replace(

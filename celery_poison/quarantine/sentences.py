@@ -61,6 +61,8 @@ def why(record: MessageRecord, *, observe_only: bool = False) -> str:
         sentences.append(f"It was released {_times(record.releases)}, and came back.")
     if record.reason and describe(record.cause) not in record.reason:
         sentences.append(f"Reason: {clean(record.reason)}.")
+    if record.told:
+        sentences.append("Its caller has the failure already.")
     sentences += _standing(record, observe_only)
     return " ".join(filter(None, sentences))
 

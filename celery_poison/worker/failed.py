@@ -8,6 +8,7 @@ they are called again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,9 +17,10 @@ from celery import Celery, signals, states
 from celery.utils.log import get_logger
 from kombu.serialization import loads, prepare_accept_content
 
+from celery_poison.basics.calling import tell
 from celery_poison.errors import GivenUp
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import StoredMessage
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.body import unpacked
 from celery_poison.quarantine.failing import FAILED, context_of
@@ -32,13 +34,15 @@ def register(app: Celery) -> None:
     """Let this process's ``app`` take such messages; it is a guarded task as any other."""
     if FAILED not in app.tasks:
 
-        @app.task(base=PoisonTask, name=FAILED, shared=False, ignore_result=True)
+        @app.task(base=PoisonTask, name=FAILED, shared=False, ignore_result=True, rerun=True)
         def failed(mid: str, sentence: str) -> None:
-            call_hooks(app, mid, sentence)
+            _call_hooks_of(app, mid, sentence)
+
+        plugin = plugin_of(app)
+        tell(plugin.extensions.serving, plugin.complain, app)
 
 
-def call_hooks(app: Celery, mid: str, sentence: str) -> None:
-    """Call what the task of a failed message has for its failure, all of it, whatever some of it raises."""
+def _call_hooks_of(app: Celery, mid: str, sentence: str) -> None:
     ledger = plugin_of(app).open_ledger()
     queries = Queries(ledger)
     try:
@@ -48,6 +52,11 @@ def call_hooks(app: Celery, mid: str, sentence: str) -> None:
     if not raw or record is None:
         logger.error("celery_poison: message %s was purged: its on_failure is not called", mid)
         return
+    call_hooks(app, record, raw, GivenUp(sentence))
+
+
+def call_hooks(app: Celery, record: MessageRecord, raw: Mapping[str, bytes], error: GivenUp) -> None:
+    """Call what the task of a failed message has for its failure, all of it, whatever some of it raises."""
     task: Any = app.tasks.get(record.task)
     if task is None:
         logger.error(
@@ -62,16 +71,16 @@ def call_hooks(app: Celery, mid: str, sentence: str) -> None:
     request.update({"args": args, "kwargs": kwargs, "called_directly": False, "is_eager": False})
     task.request_stack.push(request)
     try:
-        _tell(task, record.id, args, kwargs, sentence)
+        _tell(task, record.id, args, kwargs, error)
     finally:
         task.request_stack.pop()
 
 
-def _tell(task: Any, id: str, args: Any, kwargs: Any, sentence: str) -> None:
+def _tell(task: Any, id: str, args: Any, kwargs: Any, error: GivenUp) -> None:
     try:
-        raise GivenUp(sentence)
-    except GivenUp as raised:
-        error, info = raised, ExceptionInfo()
+        raise error
+    except GivenUp:
+        info = ExceptionInfo()
     try:
         task.on_failure(error, id, args, kwargs, info)
     finally:

@@ -109,7 +109,7 @@ def _quarantine_and_release_with_its_counts(ledger: Ledger, start: Start) -> Non
 
 def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
     key = ledger.keys.message(MID)
-    given = {"failure": KeptFailure().encode(), "unprocessable": "b.1", "not_rerun": "1"}
+    given = {"failure": KeptFailure().encode(), "unprocessable": "b.1", "not_rerun": "1", "told": "1"}
     fields = {**_message(content_type="application/x-python-serialize"), **given}
     ledger.quarantine(MID, _start(1), cause="signal:9", reason="", fields=fields)
     written = _fields_of(ledger, key)

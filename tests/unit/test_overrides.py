@@ -178,7 +178,11 @@ def test_what_can_be_overridden_is_every_option_that_a_pool_process_need_not_hea
     effects = {"idempotency_key", "idempotency_window", "transactional_publish", "outbox"}
     destinations = {"exception_destination", "blocked_retry_timeout"}  # by code only, as yet
     by_code = (
-        {"fingerprint", "outbox", "rerun"} | failures | effects | destinations | {kind.value for kind in Kind}
+        {"fingerprint", "outbox", "rerun", "tell"}
+        | failures
+        | effects
+        | destinations
+        | {kind.value for kind in Kind}
     )
     assert set(Policy.option_names()) - set(OVERRIDABLE) == by_code
     assert own_options(_app(max_crashes=3).tasks["shop.convert"]) == {"max_crashes": 3}

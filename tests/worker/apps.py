@@ -328,7 +328,7 @@ def _mail(task: Any, how: str) -> None:
 
 
 def register_mails(app: Celery) -> None:
-    """Add a task that must not run twice."""
+    """Add tasks that must not run twice, and one whose caller hears at its conviction."""
 
     @guarded(rerun=False, exception_destination=None, blocked_retry_timeout=0)
     @app.task(bind=True, shared=False, name="fleet.mails", time_limit=None)
@@ -338,6 +338,16 @@ def register_mails(app: Celery) -> None:
             _mail(self, how)
         here().leave("mails", self.request.id, "end", how)
         return "sent"
+
+    @guarded(tell="conviction", max_crashes=1)
+    @app.task(bind=True, shared=False, name="fleet.vows")
+    def vows(self: Any) -> str:
+        here().leave("vows", self.request.id, "start")
+        return _unless_repaired()
+
+    type(app.tasks["fleet.vows"]).on_failure = lambda self, exc, id, *rest: here().leave(
+        "vows", id, "on_failure", type(exc).__name__
+    )
 
     # Acknowledges early without us: nothing of it runs twice, so nothing of it is to be lost.
     @app.task(bind=True, shared=False, name="fleet.mails_early", acks_late=False)

@@ -2,7 +2,7 @@
 -- KEYS[1] message  hash
 -- KEYS[2] outgoing zset
 -- ARGV[1] verb     release | keep (a release that keeps the counts) | fail | discard | edit; of no person:
---   send (to its destination) | retry | again (as a person has scheduled it)
+--   tell (its caller is told) | send (to its destination) | retry | again (as a person has scheduled it)
 -- ARGV[2] actor
 -- ARGV[3] note
 -- ARGV[4] patience_ms  after which an unfinished decision counts as abandoned
