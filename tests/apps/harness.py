@@ -18,6 +18,7 @@ from celery.result import AsyncResult
 
 from celery_poison import Quarantine
 from celery_poison.basics import procfs
+from celery_poison.sandbox.watcher import NURSERY
 from celery_poison.testing import Supervisor, Worker, wait_until
 from tests import PATIENCE
 from tests.apps.factory import build_app
@@ -122,6 +123,8 @@ class Fleet:
 
     def close(self) -> None:
         """Kill survivors and say that there were any: no test may leave a process to the next."""
+        # A nursery outlives its worker by what it has to say of its end.
+        wait_until(lambda: NURSERY not in map(procfs.name, self.survivors()), what="the nurseries end")
         left = self.survivors()
         for pid in left:
             os.kill(pid, signal.SIGKILL)
