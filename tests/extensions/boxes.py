@@ -42,7 +42,8 @@ def waits(seconds: float = 60) -> None:
 
 
 def holds(mb: int, seconds: float = 60) -> int:
-    """Take memory once, soon after it began."""
+    """Take memory once, a second after it began."""
+    time.sleep(1)
     held = b"x" * (mb << 20)
     time.sleep(seconds)
     return len(held)

@@ -165,6 +165,7 @@ def test_TP1_8_poison_that_went_to_quarantine_in_the_second_that_redis_lost_is_d
         site.await_that(lambda: site.starts("hard_limit")[1] == 1, "it runs, and is not acknowledged")
         lost = Rewind(redis)
         site.await_that(lambda: kept() == [sent.id], "it is in quarantine")
+        site.await_that(lambda: "is in quarantine now" in w1.log_text(), "and the worker knows it")
         lost.restart(lambda: site.await_that(lambda: "Connection to broker lost" in w1.log_text(), "noticed"))
         site.await_that(lambda: site.starts("hard_limit")[1] >= 2, "it came again")
         site.await_that(lambda: kept() == [sent.id], "and is in quarantine again")

@@ -73,7 +73,7 @@ def test_TP1_4_a_queue_is_blocked_shown_and_unblocked(desk: Console, away: Shop)
     desk.run("unblock", "--queue", "mail", "--task", "shop.pack")
     assert desk.json("unblock", "--queue", "mail")["queue"] == "mail"
     assert "is not blocked" in desk.run("unblock", "--queue", "mail", status=1).stderr
-    assert "holds until somebody" in desk.run("block", "--queue", "q", "--expires", "1h", status=2).stderr
+    assert "holds until a person" in desk.run("block", "--queue", "q", "--expires", "1h", status=2).stderr
 
 
 def test_TP1_6_a_blockade_that_stops_consuming_too_ends_the_pause_that_it_has_set_and_no_other(

@@ -25,7 +25,17 @@ PACKAGE = Path(celery_poison.__file__).parent
 
 #: Private names that others have made public: of the standard library, redis-py, gevent and eventlet.
 OTHERS = frozenset(
-    {"_asdict", "_exit", "_fields", "_replace", "_sock", "_threadlocal", "_threadpool", "_threads"}
+    {
+        "_asdict",
+        "_current_frames",
+        "_exit",
+        "_fields",
+        "_replace",
+        "_sock",
+        "_threadlocal",
+        "_threadpool",
+        "_threads",
+    }
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from celery import Celery
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
@@ -75,7 +76,7 @@ class ParkingMachine(RuleBasedStateMachine):
         self.finished = 0
         self.read: list[tuple[str, Parked]] = []
         settings: Any = SimpleNamespace(activation_interval=3600, trial=self.trial, trial_queue=COURT)
-        self.parking = parking.Parking(None, self.ledger, settings)  # type: ignore[arg-type]
+        self.parking = parking.Parking(Celery("model", set_as_current=False), self.ledger, settings)
         self.dies_after_publishing = False
         machine = self
 
