@@ -147,7 +147,7 @@ def test_NEW_16_it_is_never_tried_whatever_trials_there_are(
     assert kept.strikes == 1
 
 
-@BOTH
+@REDIS_FIRST
 def test_NEW_16_a_release_asks_and_runs_it_once_more(crew: Crew) -> None:
     result = crew.send("mails", "dies")
     with crew.worker():
