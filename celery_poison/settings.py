@@ -285,7 +285,7 @@ class Settings:
         None,
         1,
         "How many suspects a worker tries at once at most. None: as many as it has slots and memory,"
-        " up to 70.",
+        " up to 50.",
         "cells",
     )
     fleet_gate_share: float | None = _setting(

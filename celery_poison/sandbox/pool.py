@@ -28,7 +28,7 @@ from celery_poison.settings import Settings
 logger = get_logger("celery_poison")
 
 #: So many suspects run at once at most, unless a setting says so: each takes a process, and some MiB.
-MOST = 70
+MOST = 50
 #: Seconds for which a suspect waits here; then the ledger keeps it, for whichever worker has a cell first.
 PARK_AFTER = 2.0
 #: Seconds in which no cell is opened after one could not be; and for which a nursery must have lived.
