@@ -16,7 +16,7 @@ from celery_poison.cli.session import WRONG_USAGE, Refused
 
 #: Commands that write what Redis holds into the lake; they make it where there is none.
 _INGESTING = ("ingest", "all_of_it")
-#: Options of ``forecast``, of which it needs one.
+#: Options of ``forecast``; it needs one of them.
 LIMITS = ("peak", "runtime", "wait", "latency")
 
 

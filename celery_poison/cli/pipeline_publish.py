@@ -84,7 +84,7 @@ def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
         at_once = bool(options.get("at_once"))
         decided = _in_force(ledger) | (set() if options.get("again") else Proposals(ledger).refused_items())
         rules = [rule for rule in found if rule.item not in decided]
-        # What nobody is asked about cannot be more than rules: a policy is for a person.
+        # Without a question only rules are put in force: a policy is for a person to decide.
         wanted = {} if at_once else policy_of(best, now)
         policy = {name: value for name, value in wanted.items() if policy_item(name, value) not in decided}
         as_of, who = tables.as_of.says(), _who(options)

@@ -62,7 +62,7 @@ def status(ctx: click.Context, check: bool) -> None:
         ctx.exit([*Level].index(seen.level))
 
 
-#: Deaths of which `incidents` says whose memory grew.
+#: Deaths for which `incidents` names the task whose memory grew.
 _GREW = 5
 _COLOURS = {Level.WELL: "green", Level.DECIDE: "yellow", Level.BROKEN: "red"}
 

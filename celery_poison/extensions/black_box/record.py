@@ -1,4 +1,4 @@
-"""What the ledger is told of memory that grows, and what that proves of a death."""
+"""What a worker writes to the ledger about memory that grows, and what that proves of a death."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from celery_poison.causes import Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 
-#: KiB by which a task has grown that is told of; and by which one has grown at least that is named.
+#: KiB of growth from which the ledger hears of a task, and from which a death names it.
 NOTABLE, WORTH = 8 << 10, 32 << 10
-#: Share of its limit that memory is about to reach, a second after it was told.
+#: Share of its limit that memory reaches within a second when an oom is likely.
 LIKELY = 0.85
-#: Rows that are told, and characters of a name.
+#: Rows in one message to the ledger, and characters of a name.
 MOST, _LENGTH = 8, 200
 
 

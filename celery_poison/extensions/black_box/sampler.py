@@ -40,7 +40,7 @@ MOST_IDLE = 16
 FAST = 16 << 10
 #: Share of the memory that is left where little is left.
 LITTLE = 0.15
-#: Times that the ledger is told in a second at most; and seconds for which it remembers.
+#: Messages to the ledger in a second at most; and seconds for which it keeps them.
 OFTEN, REMEMBERED = 2, 86_400
 
 
@@ -175,13 +175,13 @@ class Sampler:
             track.kb = kb
             if track.is_new:
                 track.add(now - PAUSE, 0)
-            # Nobody knows whose it was that was given back: nobody is held to have kept it.
+            # No task is known to have given it back: none is held to have kept it.
             track.add(now, max(0, track.own + min(0, taken) + credits.get(name, 0) // 1024))
 
     # --- what grows ------------------------------------------------------------------------------
 
     def _growth(self, now: float, busy: Sequence[Track]) -> Growth | None:
-        """Return what is told: memory grows fast, or did a moment ago, or has grown and little is left."""
+        """Return what the ledger hears: memory grows fast, or did just now, or little of it is left."""
         seen = [track for track in busy if track.grown >= NOTABLE]
         is_shared = any(track.pid == self._me for track in busy)
         every = [*seen, self._process] if is_shared and self._process.grown >= NOTABLE else seen

@@ -37,7 +37,7 @@ class Pause(Record):
     Attributes:
         name: of the queue, or of the task.
         worker: name of the node, of an endpoint.
-        since, until: seconds since 1970 by Redis' clock; ``until`` None: until somebody resumes it.
+        since, until: seconds since 1970 by Redis' clock; ``until`` None: until a person resumes it.
         actor: who paused it; empty of an endpoint.
     """
 
@@ -155,7 +155,7 @@ class Paused:
     """A copy of what is paused, replaced as a whole: one thread refreshes it, any thread asks it.
 
     Args:
-        complain: is told of what is not usable.
+        complain: takes errors about what is not usable.
     """
 
     def __init__(self, ledger: Ledger, complain: Callable[[Exception], object] = lambda error: None) -> None:

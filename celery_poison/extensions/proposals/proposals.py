@@ -108,7 +108,7 @@ class Proposals:
         _check(version, code, rest)
 
     def retract(self, actor: str, note: str = "") -> tuple[int, bool]:
-        """Take back what the pipeline put in force and nobody changed since.
+        """Take back what the pipeline put in force and no person changed since.
 
         Returns:
             How many rules, and whether the policy is as it was before.
