@@ -137,6 +137,7 @@ waits(30)
 """
 
 
+@pytest.mark.matrix  # now and then an answer does not come: not explained yet
 def test_NEW_19_a_thread_says_where_its_process_is_and_no_signal_interrupts_that(
     reports: CrashReports,
 ) -> None:
