@@ -236,6 +236,8 @@ def _answer_in_a_thread(pipe: str) -> None:
     asked, main = os.open(pipe, os.O_RDWR | os.O_CLOEXEC), threading.main_thread().ident
 
     def answer() -> None:
+        # A signal is for the main thread: here it would name this line, or interrupt no sleep of the task.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while os.read(asked, 64):
             with suppress(Exception):
                 frames = _frames_of(sys._current_frames().get(main or 0))

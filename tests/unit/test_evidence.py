@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from celery_poison.model import MessageRecord
 from celery_poison.quarantine.sentences import why
 from celery_poison.states import State
 from celery_poison.testing import wait_until
-from celery_poison.worker.crash_reports import CrashReport, CrashReports
+from celery_poison.worker.crash_reports import DUMP, CrashReport, CrashReports
 from celery_poison.worker.processes import Kills
 from tests import PATIENCE
 
@@ -128,31 +131,54 @@ _ANSWERS = """
 import sys, time
 from celery_poison.worker import crash_reports
 crash_reports.begin_report(sys.argv[1], notes_signals=False)
-print("ready", flush=True)
 def waits(deeper):
     if deeper:
         waits(deeper - 1)
+    print("ready", flush=True)
     time.sleep(3600)
 waits(30)
 """
 
 
-@pytest.mark.matrix  # now and then an answer does not come: not explained yet
+@contextmanager
+def ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill it in the end: what waits for a process that sleeps waits for ever."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def test_NEW_19_a_signal_in_a_burst_names_the_line_of_the_task_and_not_of_the_thread_that_answers(
+    reports: CrashReports,
+) -> None:
+    command = [sys.executable, "-c", _ANSWERS, reports.path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process, ending(process):
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        for _ in range(200):
+            os.kill(process.pid, DUMP)
+        written = Path(reports.path, str(process.pid))
+        wait_until(lambda: written.read_text().count("(most recent call first)") == 200, what="all answers")
+        assert " in answer\n" not in written.read_text()
+
+
 def test_NEW_19_a_thread_says_where_its_process_is_and_no_signal_interrupts_that(
     reports: CrashReports,
 ) -> None:
-    with subprocess.Popen([sys.executable, "-c", _ANSWERS, reports.path], stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", _ANSWERS, reports.path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process, ending(process):
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         for _ in range(40):  # more than fits into its file
-            since = reports.wake(process.pid)
-            assert since is not None
 
-            def answered(since: int = since) -> bool:
-                return reports.answer(process.pid, since)[:1] == ("waits (<string>:9)",)
+            def answered() -> bool:  # it may have been on its way to where it sleeps
+                since = reports.wake(process.pid)
+                assert since is not None
+                answer = partial(reports.answer, process.pid, since)
+                wait_until(answer, what="an answer")
+                return answer()[0] == "waits (<string>:9)"
 
-            wait_until(answered, what="an answer")
+            wait_until(answered, what="the line in which it sleeps")
         assert Path(reports.path, str(process.pid)).stat().st_size < 32 * 1024
-        process.kill()
     assert reports.wake(process.pid) is None, "nothing waits for an answer of the dead"
     reports.read(process.pid)
     assert not os.listdir(reports.path)
