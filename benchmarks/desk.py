@@ -93,9 +93,9 @@ def keep(ledger: Ledger, number: int) -> None:
     for death in (1, 2):
         token = f"b00t.{2 * number + death}"
         start = Start("R", token, "w1@desk/b00t", 7, 1, 1, 0, id, task, "celery", 2, 5, len(body), 1)
-        ledger.crash(id, start, cause=cause, shared=False)
+        ledger.messages.crash(id, start, cause=cause, shared=False)
     fields = {**_stored(id, task, body), "fingerprint": fingerprint, "arguments": f"{number}, 'some…'"}
-    ledger.quarantine(id, start, cause=cause, reason="death 2 of this message", fields=fields)
+    ledger.quarantine.store(id, start, cause=cause, reason="death 2 of this message", fields=fields)
 
 
 def _stored(id: str, task: str, body: bytes) -> dict[str, str | bytes | int]:

@@ -104,7 +104,7 @@ class Fleet:
         mid, ledger = uuid4().hex, plugin_of(self.app).open_ledger()
         known: dict[str, Any] = {"queue": many_app.QUEUE, "max_crashes": 2, "max_failures": 5}
         start = Start.of(f"dead.{name}", "w0@test/dead", name, f"many.{task}", **known)
-        ledger.crash(mid, start, cause="worker_lost", shared=True)
+        ledger.messages.crash(mid, start, cause="worker_lost", shared=True)
         with marking(name):
             self.send(task, name, *arguments)
 

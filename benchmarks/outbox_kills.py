@@ -209,7 +209,7 @@ def run(name: str, kills: int, seed: int) -> dict[str, Any]:
                 fleet.kill(each)
             ledger = plugin_of(build(place)).open_ledger()
             wait_until(
-                lambda: not ledger.outbox_lanes() and _none_in(place.orders),
+                lambda: not ledger.outbox.lanes() and _none_in(place.orders),
                 what="everything is sent",
                 timeout=300,
             )

@@ -70,7 +70,7 @@ class Court:
             headers = message["headers"]
             id, task, mid = headers["id"], headers["task"], headers["poison_mid"]
             start = Start("R", f"dead.{id}", "w0@bench/dead", 1, 1, 1, 0, id, task, "celery", 2, 5, 10, 1)
-            self._ledger.crash(mid, start, cause="worker_lost", shared=True)
+            self._ledger.messages.crash(mid, start, cause="worker_lost", shared=True)
             message["properties"]["delivery_info"]["redelivered"] = True
             copies.append(json.dumps(message).encode())
         self._client.rpush(workers.QUEUE, *copies)

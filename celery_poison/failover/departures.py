@@ -59,26 +59,26 @@ class Departures:
     def _move(self, publisher: Publisher, mid: str, record: MessageRecord | None) -> bool:
         queue = record.destination or record.queue if record else ""
         if queue in self._refusals:
-            self._ledger.postpone(mid, REFUSED_FOR)  # out of the way of those that can go
+            self._ledger.decisions.postpone(mid, REFUSED_FOR)  # out of the way of those that can go
             return False
         try:
-            number = self._ledger.decide(mid, *_decision(record))
+            number = self._ledger.decisions.decide(mid, *_decision(record))
             try:
                 if record is None:  # it came back to quarantine a moment ago
                     raise MessageNotFound(mid)
                 self._publish(publisher, record, number)
             except BaseException:
-                self._ledger.undecide(mid, number)
+                self._ledger.decisions.undecide(mid, number)
                 raise
         except DecisionPending:
-            self._ledger.postpone(mid, REFUSED_FOR)
+            self._ledger.decisions.postpone(mid, REFUSED_FOR)
         except OVERTAKEN:
             pass
         except (LedgerUnavailable, Fenced):
             raise
         except Exception as error:  # the queue's, or its own
             self._refusals.note(queue if isinstance(error, PublishRefused) else mid, error)
-            self._ledger.postpone(mid, REFUSED_FOR)
+            self._ledger.decisions.postpone(mid, REFUSED_FOR)
         else:
             return True
         return False
@@ -91,7 +91,7 @@ class Departures:
         if not record.destination:
             publish_release(publisher, stored, record.queue, number)
             _, actor, note = _decision(record)
-            self._ledger.released(record.mid, record.id, number, actor, note)
+            self._ledger.decisions.released(record.mid, record.id, number, actor, note)
             return
         copy = sent_to(stored, record.destination)
         copy = replace(copy, headers={**copy.headers, VERDICT: verdict_header(record)})
@@ -107,7 +107,7 @@ class Departures:
         if "canvas" not in raw:
             with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):
                 canvas = json.dumps(canvas_in(stored))
-        self._ledger.sent(record.mid, number, ACTOR, canvas)
+        self._ledger.decisions.sent(record.mid, number, ACTOR, canvas)
 
 
 def _decision(record: MessageRecord | None) -> tuple[str, str, str]:

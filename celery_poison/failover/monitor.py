@@ -194,7 +194,7 @@ class Monitor:
             logger.log(level, story, what, exc_info=True)
 
     def _lift_gate(self) -> None:
-        if self._ledger.lift_gate():
+        if self._ledger.fleet.lift_gate():
             logger.warning("celery_poison: the fleet gate is lifted: its time is over; deaths convict again")
             self._tell(signals.fleet_gate_lifted, actor="", note="")
 
@@ -222,7 +222,7 @@ class Monitor:
         me, run_id = self._identity()
         if self._is_new(run_id):
             self._hear_nothing()
-        led = self._ledger.lead(me, self._activation_ms, run_id)
+        led = self._ledger.fleet.lead(me, self._activation_ms, run_id)
         if led is None:
             self._fence = None
             return None
@@ -235,7 +235,7 @@ class Monitor:
         return fence
 
     def _unwell(self, now: float) -> dict[str, Silence]:
-        fleet = self._ledger.watch(self._activation_ms)
+        fleet = self._ledger.fleet.watch(self._activation_ms)
         late = time.monotonic() - now > self._activation / 3
         if late or self._is_new(fleet.run_id):
             # Redis hung, and the heartbeats wait with us to be heard; or it remembers old ones only.
@@ -260,7 +260,7 @@ class Monitor:
         evidence = last_heard(self._ledger, worker, how, self._looks)
         hooks, complain = self._plugin.extensions.testify, self._plugin.complain
         evidence = amend(hooks, complain, evidence, worker, "", self._ledger)
-        dead = self._ledger.declare_dead(
+        dead = self._ledger.fleet.declare_dead(
             worker,
             incident,
             how,
@@ -296,7 +296,7 @@ class Monitor:
         if done.unfinished:
             return  # looked at again in the next round
         del self._recovered[incident]
-        self._ledger.close(
+        self._ledger.fleet.close_incident(
             worker,
             incident,
             flagged=done.flagged,

@@ -89,16 +89,16 @@ class Parking:
         for mid, parked, raw in self._queries.parked():
             # No copy will ask for it any more.
             if parked.state in (ParkingState.FINISHED, ParkingState.KEPT) and parked.number < horizon:
-                self._ledger.forget(mid, raw)
+                self._ledger.parking.forget(mid, raw)
 
     def _is_due(self, mid: str, parked: Parked, finished: dict[str, float]) -> bool:
         """Whether no start of it is left: those that finish take its parking along."""
-        recorded = self._ledger.look(mid, parked.start.id, self._activation_ms)
+        recorded = self._ledger.messages.look(mid, parked.start.id, self._activation_ms)
         if recorded.start is not None and recorded.ended is Ended.DONE:
             token, now = recorded.start.token, time.monotonic()
             since = self._finished[token] = finished.get(token, now)
             if now - since > COURTESY:  # its acknowledgement was lost with its connection
-                self._ledger.clean_up([(mid, token)])
+                self._ledger.messages.clean_up([(mid, token)])
             return False
         return not recorded.is_in_the_way
 
@@ -132,4 +132,4 @@ class Parking:
         if parked.start.alone and self._trial_queue:
             headers[TRIAL] = parked.start.queue
         publisher.publish(original, queue, {**headers, PARK: parked.number})
-        return self._ledger.unpark(mid, parked.number)
+        return self._ledger.parking.unpark(mid, parked.number)

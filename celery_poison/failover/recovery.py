@@ -133,7 +133,7 @@ class Recovery:
         returned = put_back(self._app, worker.rpartition("/")[2], queues)
         if returned.mids is not None:
             # What finished and did not come back was acknowledged: no copy will ask for it again.
-            self._ledger.clean_up(pair for pair in finished if pair[0] not in returned.mids)
+            self._ledger.messages.clean_up(pair for pair in finished if pair[0] not in returned.mids)
         return Recovered(flagged, returned.count, returned.queues, unfinished)
 
     def earlier_deaths(self, worker: str) -> set[str]:
@@ -175,7 +175,7 @@ class Recovery:
     def _interrupt(self, mid: str, start: Start, death: _Death, end: EndOfStart = NOTHING) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
-            self._ledger.interrupt(
+            self._ledger.messages.interrupt(
                 mid,
                 start,
                 cause=death.incident.cause,
@@ -202,25 +202,25 @@ class Recovery:
             tell(hooks, self._plugin.complain, self._ledger, mid, start, cause, reason)
         match end.end:
             case StartEnd.FINISHED if start.alone:
-                self._ledger.acquit(mid, start, final=True, copy=True)
+                self._ledger.messages.acquit(mid, start, final=True, copy=True)
             case StartEnd.FORGET:
-                self._ledger.claim(mid, raw, None)
+                self._ledger.messages.claim(mid, raw, None)
             case StartEnd.ROLL_BACK:
                 cause = causes.REJECTED
-                self._ledger.rollback(
+                self._ledger.messages.rollback(
                     mid, start, cause=cause, fence=death.fence, known=self._known(start, death)
                 )
             case StartEnd.INTERRUPT | StartEnd.TRY_AGAIN:
                 self._interrupt(mid, start, death, end)
             case StartEnd.FINISH:
-                self._ledger.finish(mid, start, fence=death.fence, release=death.incident.release)
+                self._ledger.messages.finish(mid, start, fence=death.fence, release=death.incident.release)
             case StartEnd.STRIKE:
                 return self._crash(mid, start, death, end.cause, shared=end.shared)
         return False
 
     def _crash(self, mid: str, start: Start, death: _Death, cause: str, *, shared: bool) -> bool:
         incident = death.incident.incident
-        recorded = self._ledger.crash(
+        recorded = self._ledger.messages.crash(
             mid,
             start,
             cause=cause,
@@ -255,7 +255,7 @@ class Recovery:
         if (
             forgotten := strays & self._strays
         ):  # they were there in the last sweep too: no worker asks for them
-            self._ledger.forget_ends(forgotten, fence)
+            self._ledger.messages.forget_ends(forgotten, fence)
         self._strays = strays - forgotten
         starts = [(mid, start) for mid, start in running if start.worker not in known]
         ends = self._queries.ends([start.token for _, start in starts])
@@ -263,7 +263,7 @@ class Recovery:
             since = self._orphans[start.token] = seen.get(start.token, now)
             if end is Ended.DONE:
                 if now - since > REMEMBER:
-                    self._ledger.clean_up([(mid, start.token)])
+                    self._ledger.messages.clean_up([(mid, start.token)])
             elif now - since > patience and not self._queries.child_lives(start):
                 self._interrupt(mid, start, unknown)
 

@@ -84,9 +84,9 @@ class Retention:
         for mid in old:
             with suppress(*OVERTAKEN):
                 if state is State.NDLV:
-                    number = self._ledger.decide(mid, "discard", RETENTION, self._note)
-                    self._ledger.give_up(mid, Event.DISCARDED, RETENTION, self._note, number)
-                self._ledger.purge(mid, RETENTION, self._note)
+                    number = self._ledger.decisions.decide(mid, "discard", RETENTION, self._note)
+                    self._ledger.decisions.give_up(mid, Event.DISCARDED, RETENTION, self._note, number)
+                self._ledger.decisions.purge(mid, RETENTION, self._note)
                 deleted += 1
         return deleted
 

@@ -14,7 +14,7 @@ from celery_poison import causes, signals
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.failover.monitor import Monitor
 from celery_poison.ledger import connection, signature
-from celery_poison.ledger.fleet import SUSPECTED, Fact, Notice, leave_notices
+from celery_poison.ledger.notices import SUSPECTED, Fact, Notice
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import identity_of, is_same_broker
@@ -68,7 +68,7 @@ class StandaloneMonitor:
         threading.Thread(target=stay_connected, name="poison-presence", daemon=True).start()
         self._monitor.work()
         try:
-            self._ledger.retire(self.name)
+            self._ledger.fleet.retire(self.name)
         except LedgerUnavailable as error:
             logger.warning("celery_poison: %s", error)
 
@@ -80,6 +80,6 @@ class StandaloneMonitor:
         logger.warning(SUSPECTED, task, id, story, crashes)
         signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
         try:
-            leave_notices(self._ledger, [Notice(id, Fact.CANDIDATE, story)])
+            self._ledger.notices.leave([Notice(id, Fact.CANDIDATE, story)])
         except LedgerUnavailable as error:
             logger.debug("celery_poison: this candidate will not be announced: %s", error)

@@ -1,32 +1,62 @@
 """The one truth: everything celery_poison knows about messages and workers, kept in Redis.
 
 This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file a transition), ``scripts``;
-what is written: ``messages``, ``quarantine``, ``fleet``, ``policies``, ``outbox``; what is read: ``queries``;
-``writer`` (the unanswered writes of the hot path), ``durability`` (those that are waited for); ``journal``.
+what is written: ``messages``, ``parking``, ``quarantine``, ``decisions``, ``fleet``, ``notices``,
+``policies``, ``outbox``; what is read: ``queries``; ``writer`` (the unanswered writes of the hot path),
+``durability`` (those that are waited for); ``journal``.
 """
 
+import redis
+
+from celery_poison.ledger.connection import disconnect
+from celery_poison.ledger.decisions import DecisionTransitions
 from celery_poison.ledger.fleet import FleetTransitions
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.messages import MessageTransitions
+from celery_poison.ledger.notices import NoticeTransitions
 from celery_poison.ledger.outbox import OutboxTransitions
+from celery_poison.ledger.parking import ParkingTransitions
 from celery_poison.ledger.policies import PolicyTransitions
-from celery_poison.ledger.quarantine import QuarantineTransitions
+from celery_poison.ledger.quarantine import GroupTransitions, QuarantineTransitions
+from celery_poison.ledger.scripts import Scripts
 
 __all__ = ["Keys", "Ledger"]
 
 
-class Ledger(
-    MessageTransitions,
-    QuarantineTransitions,
-    FleetTransitions,
-    PolicyTransitions,
-    OutboxTransitions,
-):
+class Ledger:
     """Transitions of messages and workers, each atomic, each journalled in the same step.
 
-    It is put together from rooms that know nothing of each other: each stands on ``Caller`` alone.
+    Args: see :class:`celery_poison.ledger.scripts.Scripts`.
 
-    Args: see :class:`celery_poison.ledger.scripts.Caller`.
+    Attributes:
+        client, keys: the Redis, and the keys of the namespace there.
+        scripts: runs the scripts of every part, and those of extensions.
+        messages: what workers do with messages, and monitors for workers that died.
+        parking: messages that wait for the end of an earlier start, or for a trial.
+        quarantine: the ways into quarantine.
+        groups: the groups of messages in quarantine.
+        decisions: what a person decides.
+        fleet: workers and monitors.
+        notices: for workers that send events.
+        policies: overrides and blocks.
+        outbox: messages that wait to be sent.
 
-    Every method raises ``LedgerUnavailable`` when Redis is away or refuses the write.
+    Every method of a part raises ``LedgerUnavailable`` when Redis is away or refuses the write.
     """
+
+    def __init__(self, client: redis.Redis, keys: Keys, journal_maxlen: int = 1_000_000) -> None:
+        self.client, self.keys = client, keys
+        self.scripts = scripts = Scripts(client, keys, journal_maxlen)
+        self.messages = MessageTransitions(scripts)
+        self.parking = ParkingTransitions(scripts)
+        self.quarantine = QuarantineTransitions(scripts)
+        self.groups = GroupTransitions(scripts)
+        self.decisions = DecisionTransitions(scripts)
+        self.fleet = FleetTransitions(scripts)
+        self.notices = NoticeTransitions(scripts)
+        self.policies = PolicyTransitions(scripts)
+        self.outbox = OutboxTransitions(scripts)
+
+    def disconnect(self) -> None:
+        """Close every connection; those who still wait for an answer meet a ``LedgerUnavailable``."""
+        disconnect(self.client)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
@@ -14,6 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.tls import without_tls
 
 #: Seconds; long enough for a busy Redis, short enough that no caller waits long for a dead one.
@@ -28,6 +29,13 @@ MINIMUM_VERSION = (6, 2)
 
 #: What redis-py raises when the server is away, overloaded, read-only or out of memory.
 REDIS_ERRORS = (redis.RedisError, OSError)
+
+
+class Namespace(Protocol):
+    """Where a ledger is: a Redis, and the keys of its namespace there."""
+
+    client: redis.Redis
+    keys: Keys
 
 
 def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redis:

@@ -1,16 +1,15 @@
-"""Transitions of workers and of the monitors that watch them, and what they leave each other to tell."""
+"""Transitions of workers and of the monitors that watch them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Caller, Code
-from celery_poison.states import State
+from celery_poison.ledger.scripts import Code, Part
 
 #: Bounds of the histogram of recoveries: seconds from a worker's death until all of it was put back.
 RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
@@ -69,7 +68,7 @@ class DeclaredDead:
     fleet: int = 0
 
 
-class FleetTransitions(Caller):
+class FleetTransitions(Part):
     """Who lives, who leads, who died, and how many at once.
 
     What takes a ``fence`` raises ``Fenced`` when another monitor took over.
@@ -86,16 +85,16 @@ class FleetTransitions(Caller):
         Raises:
             Fenced: it had been declared dead, and this incarnation never comes back.
         """
-        self.call("beat", rest=fields, worker=worker, first=first, run_id=run_id)
+        self._scripts.call("beat", rest=fields, worker=worker, first=first, run_id=run_id)
 
     def retire(self, worker: str) -> None:
         """Take a worker off the books that ends in peace."""
-        self.call("retire", worker=worker)
+        self._scripts.call("retire", worker=worker)
 
     def ended(self, worker: str) -> None:
         """Say that the main process of a worker is no more: once its connections are gone, it is dead."""
         with clear_errors("saying that a worker has ended"):
-            self.client.set(self.keys.ended(worker), 1, px=WORD_MS)
+            self._scripts.client.set(self._scripts.keys.ended(worker), 1, px=WORD_MS)
 
     def lead(self, worker: str, ttl_ms: int, run_id: str = "") -> tuple[int, bool] | None:
         """Take or keep the monitor's lock; return its fencing number and whether it changed hands.
@@ -103,17 +102,17 @@ class FleetTransitions(Caller):
         It is free when its holder's connections are gone, or when it was not renewed for ``ttl_ms``.
         """
         words: dict[str, Any] = {"ttl_ms": ttl_ms, "run_id": run_id, "patience_ms": GONE_PATIENCE_MS}
-        reply = self.call("lead", worker=worker, **words)
+        reply = self._scripts.call("lead", worker=worker, **words)
         return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
 
     def is_declared_dead(self, worker: str) -> bool:
         """Whether this incarnation was declared dead."""
         with clear_errors("asking whether a worker was declared dead"):
-            return self.client.zscore(self.keys.buried, worker) is not None
+            return self._scripts.client.zscore(self._scripts.keys.buried, worker) is not None
 
     def watch(self, activation_ms: int) -> Fleet:
         """Look at all workers once, and note whose connections are gone."""
-        reply = self.call("watch", activation_ms=activation_ms, patience_ms=GONE_PATIENCE_MS)
+        reply = self._scripts.call("watch", activation_ms=activation_ms, patience_ms=GONE_PATIENCE_MS)
         run_id, *flat = [word.decode() for word in reply[3:]]
         unwell = dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True))
         return Fleet(int(reply[1]), int(reply[2]), run_id, unwell)
@@ -143,7 +142,7 @@ class FleetTransitions(Caller):
         words: dict[str, Any] = {"gate_share": share, "gate_workers": workers, "window_ms": window}
         words |= {"how": how, "evidence": evidence, "seen_ms": seen_ms, "activation_ms": activation_ms}
         words |= {"worker": worker, "incident": incident, "fence": fence, "patience_ms": GONE_PATIENCE_MS}
-        code, *reply = self.call("declare_dead", rest=earlier, **words)
+        code, *reply = self._scripts.call("declare_dead", rest=earlier, **words)
         if code is not Code.OK:
             return None
         cause, closed, deaths, fleet = reply
@@ -155,9 +154,9 @@ class FleetTransitions(Caller):
         Args:
             actor: empty for a monitor, which lifts it only when its time is over.
         """
-        return self.call("lift_gate", actor=actor, note=note)[0] is Code.OK
+        return self._scripts.call("lift_gate", actor=actor, note=note)[0] is Code.OK
 
-    def close(
+    def close_incident(
         self,
         worker: str,
         incident: str,
@@ -174,69 +173,4 @@ class FleetTransitions(Caller):
         """
         counts: dict[str, Any] = {"flagged": flagged, "put_back": put_back, "returned": json.dumps(returned)}
         bounds = " ".join(map(str, RECOVERY_BOUNDS))
-        self.call("close", worker=worker, incident=incident, fence=fence, **counts, bounds=bounds)
-
-
-# --- notices ------------------------------------------------------------------------------------------
-#
-# What became of a task while no worker was at hand to say so; the next one that is heard tells Flower. Only
-# a live worker may send an event: in any other name it would make one appear in Flower that does not exist.
-# Nothing is decided by it, and what is not true any more when it is taken is dropped.
-
-#: Tasks that are remembered, and for how many seconds, where no worker takes them.
-MAX_NOTICES = 10_000
-LIFETIME = 86_400
-
-#: What a log says of a death that is not proven yet: of task and id, how it died, and its deaths so far.
-SUSPECTED = "celery_poison: Task %s[%s] %s; it is a candidate now (death %d)"
-
-
-class Fact(StrEnum):
-    """What happened to a task; the last three are what people decide."""
-
-    CANDIDATE = "candidate"
-    RELEASED = "release"
-    FAILED = "fail"
-    DISCARDED = "discard"
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """One fact about one task; of several the newest counts."""
-
-    id: str
-    fact: Fact
-    story: str
-    mid: str = ""
-
-
-def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
-    """Leave notices for a worker that sends events, in one step; too many are forgotten."""
-    if rest := [(each.id, json.dumps([each.fact, each.mid, each.story])) for each in notices]:
-        ledger.call("leave_notice", rest=rest, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
-
-
-def take_notices(ledger: Caller) -> list[Notice]:
-    """Take all notices that are still true; no other worker gets them."""
-    flat = ledger.call("take_notices")[1]
-    if not flat:
-        return []
-    found = []
-    for id, line in zip(flat[::2], flat[1::2], strict=True):
-        fact, mid, story = json.loads(line)
-        found.append(Notice(id.decode("utf-8", "replace"), Fact(fact), story, mid))
-    with clear_errors("reading whether notices are true"):
-        pipe = ledger.client.pipeline(transaction=False)
-        for notice in found:
-            pipe.zscore(ledger.keys.candidates, notice.id)
-            pipe.hget(ledger.keys.message(notice.mid), "state")
-        seen = pipe.execute()
-    rows = zip(found, seen[::2], seen[1::2], strict=True)
-    return [notice for notice, flagged, state in rows if _is_true(notice, flagged, state)]
-
-
-def _is_true(notice: Notice, flagged: float | None, state: bytes | None) -> bool:
-    if notice.fact in (Fact.CANDIDATE, Fact.RELEASED):
-        # Once it has run, its worker has reported how it ended; RETRY would stand over that for ever.
-        return flagged is not None
-    return state is None or state.decode() == State.FAIL
+        self._scripts.call("close", worker=worker, incident=incident, fence=fence, **counts, bounds=bounds)

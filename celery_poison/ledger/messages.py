@@ -1,4 +1,4 @@
-"""Transitions of messages that workers receive, run, finish, die with and put aside."""
+"""Transitions of messages that workers receive, run, finish and die with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_poison.ledger.scripts import Caller, Code, pairs
+from celery_poison.ledger.scripts import Code, Part, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
 
@@ -15,9 +15,6 @@ from celery_poison.states import State
 Known = Mapping[str, str]
 NOTHING_KNOWN: Known = {}
 _NO_KEYS: Mapping[str, str] = {}
-
-#: What is tied to the success of a start is kept so long.
-_TIED_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class RecordedEnd:
     gate_closed: bool = False
 
 
-class MessageTransitions(Caller):
+class MessageTransitions(Part):
     """What workers do with messages, and monitors for workers that died.
 
     ``fence`` is the number of the monitor that tells of an end, None where the start's own worker does;
@@ -66,7 +63,9 @@ class MessageTransitions(Caller):
     def look_many(self, messages: Iterable[tuple[str, str]], activation_ms: int) -> list[MessageState]:
         """Return everything known about messages, given as (mid, task id), in one round trip."""
         calls = ((self._of(mid, id), {"mid": mid}) for mid, id in messages)
-        return [_state_of(reply) for reply in self.call_each("look", calls, activation_ms=activation_ms)]
+        return [
+            _state_of(reply) for reply in self._scripts.call_each("look", calls, activation_ms=activation_ms)
+        ]
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
         """Replace the start that was seen by ``start``; False when another claim was faster."""
@@ -75,7 +74,7 @@ class MessageTransitions(Caller):
     def claim_many(self, claims: Iterable[tuple[str, bytes, Start | None]]) -> list[bool]:
         """Make claims, given as (mid, seen, start), each for itself, in one round trip."""
         calls = ((_NO_KEYS, {"mid": mid, "seen": seen, "start": start}) for mid, seen, start in claims)
-        return [reply[0] is Code.OK for reply in self.call_each("claim", calls)]
+        return [reply[0] is Code.OK for reply in self._scripts.call_each("claim", calls)]
 
     def begin(self, mid: str, start: Start) -> None:
         """Put the start of a task that must not run twice on record, before its body begins (NEW-16).
@@ -84,7 +83,7 @@ class MessageTransitions(Caller):
             StaleDelivery: another start of its message has begun, and runs or was cut off; or it is kept.
             LedgerUnavailable: nobody knows.
         """
-        self.call("begin", mid=mid, start=start)
+        self._scripts.call("begin", mid=mid, start=start)
 
     def crash(
         self,
@@ -106,7 +105,7 @@ class MessageTransitions(Caller):
         """
         end = {"mid": mid, "start": start, "cause": cause, "fence": fence, "known": packed(known)}
         words = {"blame": "shared" if shared else "exact", "observe": not start.diverts, "failure": failure}
-        return _recorded(self.call("crash", **end, **words, incident=incident, died_at=_ms(died_at)))
+        return _recorded(self._scripts.call("crash", **end, **words, incident=incident, died_at=_ms(died_at)))
 
     def interrupt(
         self,
@@ -139,7 +138,7 @@ class MessageTransitions(Caller):
             "spoilt": spoilt,
             "died_at": _ms(died_at),
         }
-        return self.call("interrupt", **end, **words)[0] is Code.DONE
+        return self._scripts.call("interrupt", **end, **words)[0] is Code.DONE
 
     def rollback(
         self,
@@ -152,22 +151,22 @@ class MessageTransitions(Caller):
     ) -> RecordedEnd:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
         end = {"mid": mid, "start": start, "cause": cause, "fence": fence, "known": packed(known)}
-        return _recorded(self.call("rollback", **end))
+        return _recorded(self._scripts.call("rollback", **end))
 
     def finish(self, mid: str, start: Start, *, fence: int, release: str = "") -> None:
         """Note the end of a start that a dead worker had finished and not written down."""
-        keys = {"tied": self.keys.tied(start.token)}
-        self.call("finish", keys, mid=mid, start=start, fence=fence, release=release)
+        keys = {"tied": self._scripts.keys.tied(start.token)}
+        self._scripts.call("finish", keys, mid=mid, start=start, fence=fence, release=release)
 
     def forget_ends(self, tokens: Iterable[str], fence: int) -> None:
         """Forget ends whose starts are not on record."""
         if rest := list(tokens):
-            self.call("forget_ends", rest=rest, fence=fence)
+            self._scripts.call("forget_ends", rest=rest, fence=fence)
 
     def clean_up(self, starts: Iterable[tuple[str, str]]) -> list[int]:
         """Forget acknowledged starts, given as (mid, token); return the numbers of those not on record."""
         rest = [*starts]
-        return self.call("clean_up", rest=rest, tied=self.keys.tied(""))[1:] if rest else []
+        return self._scripts.call("clean_up", rest=rest, tied=self._scripts.keys.tied(""))[1:] if rest else []
 
     def resync(self, starts: Iterable[tuple[str, Start, Ended]]) -> int:
         """Put starts on record again, where Redis may have forgotten them, and how they ended.
@@ -176,7 +175,7 @@ class MessageTransitions(Caller):
         Returns the number of those that were not wholly on record.
         """
         rest = [*starts]
-        return int(self.call("resync", rest=rest)[1]) if rest else 0
+        return int(self._scripts.call("resync", rest=rest)[1]) if rest else 0
 
     def survived(self, mid: str, token: str, id: str, lost: Start | None = None) -> None:
         """Take back the strike of a start that was taken for dead and ended alive.
@@ -187,7 +186,7 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a new owner, of whose nothing was touched (EMS-8).
         """
-        self.call("survived", mid=mid, token=token, id=id, lost=lost)
+        self._scripts.call("survived", mid=mid, token=token, id=id, lost=lost)
 
     def reclaim(self, mid: str, start: Start) -> None:
         """Put a start that still runs on record again, after its worker was taken for dead.
@@ -195,7 +194,7 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a new owner, or has ended elsewhere.
         """
-        self.call("reclaim", mid=mid, start=start)
+        self._scripts.call("reclaim", mid=mid, start=start)
 
     def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False, why: str = "") -> bool:
         """Clear the flag of a message that ended alive; after its last run its record goes too.
@@ -216,59 +215,14 @@ class MessageTransitions(Caller):
             (self._of(mid, start.id), {"mid": mid, "start": start, "final": final})
             for mid, start, final in messages
         )
-        return [bool(reply[1]) for reply in self.call_each("acquit", calls, copy=copy, why=why)]
+        return [bool(reply[1]) for reply in self._scripts.call_each("acquit", calls, copy=copy, why=why)]
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running.
 
         The flag of a message that has ended alive is cleared with it, if its worker did not live to do so.
         """
-        self.call("duplicate", mid=mid, start=start, reason=reason)
-
-    # --- a message that has to wait ------------------------------------------------------------
-
-    def park(self, mid: str, seen: bytes, start: Start, *, number: int, parcel: bytes) -> bool:
-        """Keep a copy that may not run now; when this returns True it may be acknowledged (TP1-8).
-
-        Args:
-            seen: the raw start that stands in its way, empty if none does and it goes to the trial queue;
-                False when that has changed.
-            number: of the parking that published this copy, 0 for none.
-            parcel: the original message, packed.
-        """
-        reply = self.call("park", mid=mid, seen=seen, start=start, number=number, parcel=parcel)
-        return reply[0] is not Code.CONFLICT
-
-    def unpark(self, mid: str, number: int) -> bool:
-        """Note that a parked message was published again; False when that parking is none any more."""
-        return self.call("unpark", mid=mid, number=number)[0] is Code.OK
-
-    def forget(self, mid: str, seen: bytes) -> None:
-        """Take a parking off the books that ended long ago, unless it has changed."""
-        self.call("forget", mid=mid, seen=seen)
-
-    # --- what waits for another start, or leaves with a success (TP1-9) --------------------------
-
-    def await_effect(self, mid: str, start: Start, effect: str, parcel: bytes) -> None:
-        """End a start for whose key another one runs, or which found no cell; keep its message till then.
-
-        Args:
-            effect: for what it waits; empty where that is not known, and of what waits for a cell.
-            parcel: the original message, packed.
-
-        Raises:
-            StaleDelivery: the message has a newer start, or none.
-        """
-        self.call("await_effect", mid=mid, start=start, effect=effect, parcel=parcel)
-
-    def tie(self, mid: str, start: Start, messages: Iterable[tuple[str, bytes]]) -> None:
-        """Keep what a task has published, given as (lane, packed message), until its success is on record.
-
-        Raises:
-            StaleDelivery: its message has a new owner: nothing of it may leave (EMS-11).
-        """
-        keys = {"tied": self.keys.tied(start.token)}
-        self.call("tie", keys, rest=messages, mid=mid, start=start, lasts_ms=_TIED_MS)
+        self._scripts.call("duplicate", mid=mid, start=start, reason=reason)
 
 
 def _state_of(reply: list[Any]) -> MessageState:

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Caller, Code
-from celery_poison.model import Record
+from celery_poison.ledger.scripts import Code, Part
+from celery_poison.model import Record, Start
 
 #: Where a tied message lies that could not be sent.
 FAILED = ""
 #: Rows that are read at once.
 _PAGE = 500
+#: Milliseconds for which messages tied to the success of a start are kept.
+_TIED_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,14 @@ class LaneRecord(Record):
     blocked: dict[str, Any] | None
 
 
-class OutboxTransitions(Caller):
+class OutboxTransitions(Part):
     """The ways of a message from its caller to the broker."""
 
-    def outbox_add(self, lane: str, packed: Iterable[bytes]) -> int:
+    def add(self, lane: str, packed: Iterable[bytes]) -> int:
         """Store messages of one lane in their order; return the number of the last one."""
-        return int(self.call("outbox_add", name_of_lane=lane, rest=packed)[1])
+        return int(self._scripts.call("outbox_add", name_of_lane=lane, rest=packed)[1])
 
-    def outbox_take(
+    def take(
         self, lease_ms: int, most: int, *, trouble: bool, notes: bool
     ) -> tuple[Lease | None, float | None]:
         """Take what is due for ``lease_ms``; return it, or None and the seconds until something is due.
@@ -142,7 +144,9 @@ class OutboxTransitions(Caller):
             trouble: take of the lanes whose last sending failed, else of the others.
             notes: note each message first, so that a second copy of it is recognised.
         """
-        code, *rest = self.call("outbox_take", lease_ms=lease_ms, most=most, trouble=trouble, notes=notes)
+        code, *rest = self._scripts.call(
+            "outbox_take", lease_ms=lease_ms, most=most, trouble=trouble, notes=notes
+        )
         if code is not Code.OK:
             return None, None if rest[0] == b"" else int(rest[0]) / 1000
         lane, fence, tries, failed_seq, *rows = rest
@@ -150,31 +154,29 @@ class OutboxTransitions(Caller):
         taken = [Taken(int(seq), int(note), packed) for seq, note, packed in threes]
         return Lease(Lane.read(lane.decode()), int(fence), int(tries), int(failed_seq), taken), None
 
-    def outbox_sent(self, lease: Lease, copies: Iterable[Copy]) -> bool:
+    def sent(self, lease: Lease, copies: Iterable[Copy]) -> bool:
         """Note that the broker has these messages; False if another relay has the lane by now.
 
         Raises:
             ConfigurationError: the list of a queue, which this was to put them into, is none.
         """
         lane = str(lease.lane)
-        code, *rest = self.call("outbox_sent", name_of_lane=lane, fence=lease.fence, rest=copies)
+        code, *rest = self._scripts.call("outbox_sent", name_of_lane=lane, fence=lease.fence, rest=copies)
         if code is Code.HELD:
             raise ConfigurationError(f"the key {rest[0].decode('utf-8', 'replace')!r} of Redis is not a list")
         return code is Code.OK
 
-    def outbox_failed(
-        self, lease: Lease, failure: Failure, errors: Iterable[tuple[str, bytes]] = ()
-    ) -> bool | None:
+    def failed(self, lease: Lease, failure: Failure, errors: Iterable[tuple[str, bytes]] = ()) -> bool | None:
         """Note that a sending failed; return whether that blocked something, None if the lease is void.
 
         Args:
             errors: lane and message of each error transaction; stored in the same step.
         """
         words = {**asdict(failure), "fence": lease.fence}
-        code, *reply = self.call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
+        code, *reply = self._scripts.call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
         return bool(reply[0]) if code is Code.OK else None
 
-    def outbox_refused(
+    def refused(
         self,
         queue: str,
         task: str,
@@ -188,28 +190,34 @@ class OutboxTransitions(Caller):
     ) -> bool:
         """Note that a message was sent to a worker that knows no such task; return whether that blocks it."""
         words: dict[str, Any] = {"queue": queue, "task": task, "id": id, "mid": mid, "number": seq}
-        return bool(self.call("outbox_refused", rest=errors, **words, cause=cause, note=note)[1])
+        return bool(self._scripts.call("outbox_refused", rest=errors, **words, cause=cause, note=note)[1])
 
-    def outbox_block(self, queue: str, task: str, *, actor: str, note: str) -> bool:
+    def block(self, queue: str, task: str, *, actor: str, note: str) -> bool:
         """Send nothing more to a queue, or of one task to it; False if it was blocked already."""
-        return self.call("outbox_block", queue=queue, task=task, actor=actor, note=note)[0] is Code.OK
+        return (
+            self._scripts.call("outbox_block", queue=queue, task=task, actor=actor, note=note)[0] is Code.OK
+        )
 
-    def outbox_unblock(self, queue: str, task: str, *, actor: str, note: str) -> int:
+    def unblock(self, queue: str, task: str, *, actor: str, note: str) -> int:
         """Send again, at once; return the number of lanes that waited for it.
 
         Raises:
             MessageNotFound: it is not blocked.
         """
-        reply = self.call("outbox_resend", queue=queue, task=task, unblock=True, actor=actor, note=note)
+        reply = self._scripts.call(
+            "outbox_resend", queue=queue, task=task, unblock=True, actor=actor, note=note
+        )
         if reply[0] is Code.DONE:
             raise MessageNotFound(f"sending to queue {queue}{task and f' of task {task}'} is not blocked")
         return int(reply[1])
 
-    def outbox_resend(self, queue: str = "", task: str = "") -> int:
+    def resend(self, queue: str = "", task: str = "") -> int:
         """Try at once what waits and is not blocked; return the number of lanes."""
-        return int(self.call("outbox_resend", queue=queue, task=task, unblock=0, actor="", note="")[1])
+        return int(
+            self._scripts.call("outbox_resend", queue=queue, task=task, unblock=0, actor="", note="")[1]
+        )
 
-    def outbox_drop(self, where: str, seq: int, *, to: str = "", actor: str, note: str) -> None:
+    def drop(self, where: str, seq: int, *, to: str = "", actor: str, note: str) -> None:
         """Take a message out of the outbox; ``to`` is the lane at whose end it is put instead.
 
         Args:
@@ -218,13 +226,22 @@ class OutboxTransitions(Caller):
         Raises:
             MessageNotFound: it is not there any more.
         """
-        key = self.keys.lane(where) if where else self.keys.outbox_failed
+        key = self._scripts.keys.lane(where) if where else self._scripts.keys.outbox_failed
         words: dict[str, Any] = {"name_of_lane": where, "number": seq, "to": to}
-        self.call("outbox_drop", {"lane": key}, **words, actor=actor, note=note)
+        self._scripts.call("outbox_drop", {"lane": key}, **words, actor=actor, note=note)
+
+    def tie(self, mid: str, start: Start, messages: Iterable[tuple[str, bytes]]) -> None:
+        """Keep what a task has published, given as (lane, packed message), until its success is on record.
+
+        Raises:
+            StaleDelivery: its message has a new owner: nothing of it may leave (EMS-11).
+        """
+        keys = {"tied": self._scripts.keys.tied(start.token)}
+        self._scripts.call("tie", keys, rest=messages, mid=mid, start=start, lasts_ms=_TIED_MS)
 
     # --- rows of the user's own database ---------------------------------------------------------
 
-    def outbox_lease_rows(self, mover: str, lease_ms: int, gone: Iterable[str] = ()) -> list[str] | None:
+    def lease_rows(self, mover: str, lease_ms: int, gone: Iterable[str] = ()) -> list[str] | None:
         """Be the one who moves rows, for ``lease_ms`` (0: no more); None if somebody else is.
 
         Args:
@@ -234,43 +251,43 @@ class OutboxTransitions(Caller):
         Returns:
             uids that are marked as moved, where the lease is new.
         """
-        code, *marked = self.call("outbox_lease_rows", mover=mover, lease_ms=lease_ms, rest=gone)
+        code, *marked = self._scripts.call("outbox_lease_rows", mover=mover, lease_ms=lease_ms, rest=gone)
         return [uid.decode() for uid in marked] if code is Code.OK else None
 
-    def outbox_put_rows(self, mover: str, lease_ms: int, rows: Iterable[tuple[str, str, bytes]]) -> bool:
+    def put_rows(self, mover: str, lease_ms: int, rows: Iterable[tuple[str, str, bytes]]) -> bool:
         """Store rows (uid, lane, message) in their order, each once; False if somebody else moves them."""
-        return self.call("outbox_put_rows", mover=mover, lease_ms=lease_ms, rest=rows)[0] is Code.OK
+        return self._scripts.call("outbox_put_rows", mover=mover, lease_ms=lease_ms, rest=rows)[0] is Code.OK
 
-    def outbox_tell_rows(self) -> None:
+    def tell_rows(self) -> None:
         """Say that rows were committed."""
         with clear_errors("waking the outbox"):
-            pipe = self.client.pipeline()
-            pipe.lpush(self.keys.outbox_rows, "1")
-            pipe.ltrim(self.keys.outbox_rows, 0, 0)
+            pipe = self._scripts.client.pipeline()
+            pipe.lpush(self._scripts.keys.outbox_rows, "1")
+            pipe.ltrim(self._scripts.keys.outbox_rows, 0, 0)
             pipe.execute()
 
-    def outbox_await_rows(self, seconds: float) -> None:
+    def await_rows(self, seconds: float) -> None:
         """Return when rows were committed, at the latest after ``seconds``."""
         with clear_errors("waiting for the outbox"):
-            self.client.blpop([self.keys.outbox_rows], timeout=seconds)
+            self._scripts.client.blpop([self._scripts.keys.outbox_rows], timeout=seconds)
 
     def queue_filling(self, queue: str, note: str, quiet_ms: int) -> bool:
         """Journal that a queue comes near its limit; False if that was done less than ``quiet_ms`` ago."""
-        return self.call("queue_filling", queue=queue, note=note, quiet_ms=quiet_ms)[0] is Code.OK
+        return self._scripts.call("queue_filling", queue=queue, note=note, quiet_ms=quiet_ms)[0] is Code.OK
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def outbox_lanes(self) -> list[LaneRecord]:
+    def lanes(self) -> list[LaneRecord]:
         """Return how every lane stands in which something waits, or that is blocked."""
         with clear_errors("reading the outbox"):
-            pipe = self.client.pipeline()
-            pipe.zrange(self.keys.outbox_due, 0, -1, withscores=True)
-            pipe.hgetall(self.keys.outbox_lanes)
-            pipe.hgetall(self.keys.outbox_blocked)
+            pipe = self._scripts.client.pipeline()
+            pipe.zrange(self._scripts.keys.outbox_due, 0, -1, withscores=True)
+            pipe.hgetall(self._scripts.keys.outbox_lanes)
+            pipe.hgetall(self._scripts.keys.outbox_blocked)
             pipe.time()
             due, states, blocked, (seconds, micros) = pipe.execute()
             for name, _ in due:
-                pipe.zcard(self.keys.lane(name.decode()))
+                pipe.zcard(self._scripts.keys.lane(name.decode()))
             counts = pipe.execute()
         reasons = {name.decode(): json.loads(text) for name, text in blocked.items()}
         ends = {name.decode(): at / 1000 - seconds - micros / 1e6 for name, at in due}
@@ -292,12 +309,12 @@ class OutboxTransitions(Caller):
             )
         return found
 
-    def outbox_messages(self, where: str) -> Iterator[tuple[int, bytes]]:
+    def messages(self, where: str) -> Iterator[tuple[int, bytes]]:
         """Yield number and message of a lane, or of ``FAILED``, in their order."""
-        key, last = self.keys.lane(where) if where else self.keys.outbox_failed, "-inf"
+        key, last = self._scripts.keys.lane(where) if where else self._scripts.keys.outbox_failed, "-inf"
         while True:
             with clear_errors("reading the outbox"):
-                rows: Any = self.client.zrange(
+                rows: Any = self._scripts.client.zrange(
                     key, last, "+inf", byscore=True, offset=0, num=_PAGE, withscores=True
                 )
             yield from ((int(seq), packed) for packed, seq in rows)
@@ -305,12 +322,12 @@ class OutboxTransitions(Caller):
                 return
             last = f"({int(rows[-1][1])}"
 
-    def outbox_has_trouble(self) -> bool:
+    def has_trouble(self) -> bool:
         """Whether anything waits in a lane that a relay has looked at."""
         with clear_errors("reading the outbox"):
-            return bool(self.client.exists(self.keys.outbox_lanes))
+            return bool(self._scripts.client.exists(self._scripts.keys.outbox_lanes))
 
-    def outbox_wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Return whether a message is stored, within ``seconds``, that no relay looks at yet."""
         with clear_errors("waiting for the outbox"):
-            return bool(self.client.blpop([self.keys.outbox_wake], timeout=seconds))
+            return bool(self._scripts.client.blpop([self._scripts.keys.outbox_wake], timeout=seconds))

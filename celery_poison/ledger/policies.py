@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from celery_poison.errors import MessageNotFound, PolicyConflict
-from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Caller, Code
+from celery_poison.ledger.connection import Namespace, clear_errors
+from celery_poison.ledger.scripts import Code, Part
 from celery_poison.rules.blocks import Kind
 
 VERSION = "version"
 
 
-class PolicyTransitions(Caller):
+class PolicyTransitions(Part):
     """What a person decides for the whole fleet."""
 
-    def set_policy(self, task: str, options: str, expected: int, actor: str, note: str) -> int:
+    def set(self, task: str, options: str, expected: int, actor: str, note: str) -> int:
         """Override the policy of a task, or of every task (``*``), at run time; return the new version.
 
         Args:
@@ -29,7 +29,7 @@ class PolicyTransitions(Caller):
             PolicyConflict: that is not the version any more.
         """
         words = {"task": task, "options": options, "actor": actor, "note": note}
-        code, version = self.call("policy_set", **words, expected=expected)
+        code, version = self._scripts.call("policy_set", **words, expected=expected)
         if code is Code.CONFLICT:
             raise PolicyConflict(
                 f"a policy was changed meanwhile: the version is {version}, not {expected}; nothing was done"
@@ -47,7 +47,7 @@ class PolicyTransitions(Caller):
             said: the journal's note.
         """
         words: dict[str, Any] = {"kind": kind, "name": name, "task": task, "lasts_ms": lasts_ms}
-        return int(self.call("block", **words, actor=actor, note=note, said=said)[1])
+        return int(self._scripts.call("block", **words, actor=actor, note=note, said=said)[1])
 
     def unblock(self, kind: Kind, name: str, *, actor: str, said: str) -> int:
         """Take a rule off the block list, with the convictions that led to it; return the version.
@@ -55,8 +55,8 @@ class PolicyTransitions(Caller):
         Raises:
             MessageNotFound: it is not blocked.
         """
-        keys = {"convictions": self.keys.convictions(name)}
-        reply = self.call("unblock", keys, kind=kind, name=name, actor=actor, said=said)
+        keys = {"convictions": self._scripts.keys.convictions(name)}
+        reply = self._scripts.call("unblock", keys, kind=kind, name=name, actor=actor, said=said)
         if reply[0] is Code.DONE:
             raise MessageNotFound(f"{kind} {name} is not blocked")
         return int(reply[1])
@@ -65,7 +65,7 @@ class PolicyTransitions(Caller):
 # --- reading ------------------------------------------------------------------------------------------
 
 
-def version(ledger: Caller, key: str) -> int:
+def version(ledger: Namespace, key: str) -> int:
     """Return the version of what a hash keeps, 0 if none was ever changed; one cheap look.
 
     Args:
@@ -75,7 +75,7 @@ def version(ledger: Caller, key: str) -> int:
         return number_of(ledger.client.hget(key, VERSION))
 
 
-def read(ledger: Caller, key: str) -> tuple[int, dict[str, bytes], float]:
+def read(ledger: Namespace, key: str) -> tuple[int, dict[str, bytes], float]:
     """Return its version, all that it keeps (field -> JSON, unchecked) and Redis' clock in seconds."""
     with clear_errors("reading policies, blocks or pauses"):
         pipe = ledger.client.pipeline()

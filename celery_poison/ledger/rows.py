@@ -12,12 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib import resources
 from itertools import islice
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-import redis
-
-from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.connection import Namespace, clear_errors
 from celery_poison.states import State
 
 _T = TypeVar("_T")
@@ -31,17 +28,10 @@ Index = list[tuple[str, float]]
 PAGE, _FIRST, INDEX_PAGE, _INDEX_FIRST = 500, 64, 10_000, 256
 
 
-class Readable(Protocol):
-    """What is read: a :class:`~celery_poison.ledger.Ledger`."""
-
-    client: redis.Redis
-    keys: Keys
-
-
 class Reader:
     """Reads one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
 
-    def __init__(self, ledger: Readable) -> None:
+    def __init__(self, ledger: Namespace) -> None:
         self._client = ledger.client
         self._keys = ledger.keys
         self._scripts: dict[str, Any] = {}

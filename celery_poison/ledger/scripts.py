@@ -21,7 +21,7 @@ from celery_poison.errors import (
     QuarantineFull,
     StaleDelivery,
 )
-from celery_poison.ledger.connection import clear_errors, disconnect
+from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
 from celery_poison.model import Start
 
@@ -174,7 +174,7 @@ _NONE: Mapping[str, str] = {}
 _OF = {"message": "mid", "lineage": "id", "worker": "worker", "incident": "incident", "lane": "name_of_lane"}
 
 
-class Caller:
+class Scripts:
     """Runs scripts with the namespace's keys; unknown names of keys or arguments are programming errors.
 
     Args:
@@ -186,7 +186,7 @@ class Caller:
     def __init__(self, client: redis.Redis, keys: Keys, journal_maxlen: int = 1_000_000) -> None:
         self.client = client
         self.keys = keys
-        self._scripts: dict[str, Any] = {}
+        self._by_text: dict[str, Any] = {}
         self._fixed = {name: value for name, value in vars(keys).items() if name != "prefix"}
         prefixes = {"lanes": keys.lane(""), "workers": keys.worker(""), "messages": keys.message("")}
         prefixes |= {"alive": keys.alive, "ended": keys.endings, "children": keys.children}
@@ -256,17 +256,20 @@ class Caller:
         return [_settled(each) for each in replies]
 
     def _registered(self, text: str) -> Any:
-        found = self._scripts.get(text)
-        if found is None:
-            found = self._scripts[text] = self.client.register_script(text)
-        return found
+        registered = self._by_text.get(text)
+        if registered is None:
+            registered = self._by_text[text] = self.client.register_script(text)
+        return registered
 
-    def disconnect(self) -> None:
-        """Close every connection; those who still wait for an answer meet a ``LedgerUnavailable``."""
-        disconnect(self.client)
+
+class Part:
+    """A part of the ledger: transitions of things of one kind; it knows the scripts, and no other part."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
 
     def _of(self, mid: str, id: str) -> dict[str, str]:
-        return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}
+        return {"lineage": self._scripts.keys.lineage(id), "message": self._scripts.keys.message(mid)}
 
 
 #: What people and programs say, and how many characters of it are kept.

@@ -10,15 +10,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Caller
+from celery_poison.ledger.connection import Namespace, clear_errors
 
 #: Seconds for which a wish is remembered that no worker could fulfil: its message may be in a queue that no
 #: worker consumes.
 REMEMBERED = 3600
 
 
-def want(ledger: Caller, ids: Iterable[str], reason: str) -> None:
+def want(ledger: Namespace, ids: Iterable[str], reason: str) -> None:
     """Note that a person wants the messages of these task ids in quarantine.
 
     Args:
@@ -38,7 +37,7 @@ def want(ledger: Caller, ids: Iterable[str], reason: str) -> None:
         pipe.execute()
 
 
-def wanted(ledger: Caller) -> dict[str, str]:
+def wanted(ledger: Namespace) -> dict[str, str]:
     """Return why which messages are wanted, by task id.
 
     Raises:
@@ -53,7 +52,7 @@ def wanted(ledger: Caller) -> dict[str, str]:
     return found
 
 
-def is_there(ledger: Caller, id: str) -> str:
+def is_there(ledger: Namespace, id: str) -> str:
     """Return the mid under which a message is in quarantine now that was wanted; empty: it is not there.
 
     Raises:
@@ -66,7 +65,7 @@ def is_there(ledger: Caller, id: str) -> str:
     return ""
 
 
-def unwant(ledger: Caller, id: str) -> None:
+def unwant(ledger: Namespace, id: str) -> None:
     """Take a wish back, or note that it was heard of.
 
     Raises:

@@ -283,7 +283,7 @@ class Mover:
             LedgerUnavailable: Redis is away; the rows stay where they are.
         """
         self._is_mine = False
-        marked = self._ledger.outbox_lease_rows(self._name, int(LEASE * 1000), self._gone)
+        marked = self._ledger.outbox.lease_rows(self._name, int(LEASE * 1000), self._gone)
         self._gone = []
         if marked is None:
             return STANDBY
@@ -315,7 +315,7 @@ class Mover:
         if not found:
             return False
         words = [(row.uid, row.lane, row.packed) for row in found]
-        if not self._ledger.outbox_put_rows(self._name, int(LEASE * 1000), words):
+        if not self._ledger.outbox.put_rows(self._name, int(LEASE * 1000), words):
             return False
         rows.delete(found)
         self._gone += [row.uid for row in found]
@@ -324,7 +324,7 @@ class Mover:
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Wait for rows, at most for ``seconds``."""
         if self._is_mine and not self._is_away:
-            self._ledger.outbox_await_rows(seconds)
+            self._ledger.outbox.await_rows(seconds)
         else:
             stop.wait(seconds)
 
@@ -332,7 +332,7 @@ class Mover:
         """Let another process move rows from now on; what this one still does is void. From any thread."""
         with suppress(LedgerUnavailable):
             if self._is_mine:
-                self._ledger.outbox_lease_rows(self._name, 0, self._gone)
+                self._ledger.outbox.lease_rows(self._name, 0, self._gone)
 
     def close(self) -> None:
         """The same for good, in its own thread."""

@@ -96,7 +96,7 @@ class Outbox:
         if time.monotonic() < self._away_until:
             return False
         try:
-            self.ledger.outbox_add(str(outgoing.lane), [outgoing.pack()])
+            self.ledger.outbox.add(str(outgoing.lane), [outgoing.pack()])
         except LedgerUnavailable as error:
             settings = self._plugin.settings
             if not settings.fail_open:
@@ -131,7 +131,7 @@ class Outbox:
         if time.monotonic() < max(self._away_until, self._untold_until):
             return
         try:
-            self.ledger.outbox_tell_rows()
+            self.ledger.outbox.tell_rows()
         except LedgerUnavailable:
             self._untold_until = time.monotonic() + UNTOLD
 
@@ -143,7 +143,7 @@ class Outbox:
         """
         cause = Cause.UNKNOWN_TASK
         report = send_failed(outgoing, queue, cause, seq=seq, detail=detail, blocked=True)
-        blocked = self.ledger.outbox_refused(
+        blocked = self.ledger.outbox.refused(
             queue,
             outgoing.task,
             id=outgoing.id,
@@ -261,7 +261,7 @@ class OutboxDesk:
 
     def lanes(self) -> list[LaneRecord]:
         """Return how every destination stands in which something waits, or that is blocked."""
-        return self._ledger.outbox_lanes()
+        return self._ledger.outbox.lanes()
 
     def messages(self, queue: str = "", task: str = "", *, failed: bool = False) -> Iterator[Waiting]:
         """Yield what waits, or what failed and does not wait any more, in the order of each destination."""
@@ -269,7 +269,7 @@ class OutboxDesk:
         if not failed:
             lanes = [Lane(each.queue, each.task, each.tied) for each in self.lanes() if each.waiting]
         for lane in lanes:
-            for seq, packed in self._ledger.outbox_messages(FAILED if lane is None else str(lane)):
+            for seq, packed in self._ledger.outbox.messages(FAILED if lane is None else str(lane)):
                 message = None
                 with suppress(ValueError, TypeError):
                     message = Outgoing.unpack(packed)
@@ -300,11 +300,11 @@ class OutboxDesk:
             self.resend(found.lane.queue, found.lane.task)
         else:
             to = found.message.lane if found.message else Lane("")
-            self._ledger.outbox_drop(FAILED, seq, to=str(to), actor=actor, note=note)
+            self._ledger.outbox.drop(FAILED, seq, to=str(to), actor=actor, note=note)
 
     def resend(self, queue: str = "", task: str = "") -> int:
         """Try at once what waits and is not blocked; return the number of destinations."""
-        return self._ledger.outbox_resend(queue, task)
+        return self._ledger.outbox.resend(queue, task)
 
     def drop(self, seq: int, *, actor: str, note: str = "") -> None:
         """Delete a message that was not sent. A relay that has it at this moment may send it all the same.
@@ -313,7 +313,7 @@ class OutboxDesk:
             MessageNotFound: it is not in the outbox.
         """
         lane = self.find(seq).lane
-        self._ledger.outbox_drop(str(lane) if lane else FAILED, seq, actor=actor, note=note)
+        self._ledger.outbox.drop(str(lane) if lane else FAILED, seq, actor=actor, note=note)
 
     def block(
         self, queue: str, task: str = "", *, consuming: bool = False, actor: str, note: str = ""
@@ -328,7 +328,7 @@ class OutboxDesk:
         """
         if consuming and self._host.settings.observe_only:
             raise ConfigurationError("poison_observe_only is set: workers pause nothing")
-        is_new = self._ledger.outbox_block(queue, task, actor=actor, note=note)
+        is_new = self._ledger.outbox.block(queue, task, actor=actor, note=note)
         if is_new:
             signals.queue_blocked.send(sender=None, queue=queue, cause="")
         for hook in self._host.extensions.blockade if consuming else ():
@@ -344,7 +344,7 @@ class OutboxDesk:
         Raises:
             MessageNotFound: it is not blocked.
         """
-        due = self._ledger.outbox_unblock(queue, task, actor=actor, note=note)
+        due = self._ledger.outbox.unblock(queue, task, actor=actor, note=note)
         signals.queue_unblocked.send(sender=None, queue=queue)
         for hook in () if task else self._host.extensions.blockade:
             hook(self._ledger, queue, False, actor, note)

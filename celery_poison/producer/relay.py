@@ -154,7 +154,7 @@ class Rounds:
         """
         self._refresh_blocked()
         notes = not self._handover.is_atomic
-        lease, due = self._ledger.outbox_take(int(LEASE * 1000), MOST, trouble=self._trouble, notes=notes)
+        lease, due = self._ledger.outbox.take(int(LEASE * 1000), MOST, trouble=self._trouble, notes=notes)
         if lease is None:
             if time.monotonic() - self._sent_at > IDLE:
                 self._handover.rest()
@@ -173,7 +173,7 @@ class Rounds:
         rules, _ = read_rules(raw, now)
         blocked = {rule.name: rule.until for rule in rules.values() if rule.kind is Kind.TASK}
         for task in self._blocked.keys() - blocked.keys():
-            self._ledger.outbox_resend(task=task)
+            self._ledger.outbox.resend(task=task)
         self._blocked = blocked
 
     def _pause(self, due: float | None) -> float:
@@ -190,11 +190,11 @@ class Rounds:
         if self._trouble:
             stop.wait(seconds)
             return
-        if self._ledger.outbox_has_trouble():
+        if self._ledger.outbox.has_trouble():
             self._in_trouble()
         until = time.monotonic() + seconds
         while not stop.is_set() and (left := until - time.monotonic()) > 0:
-            if self._ledger.outbox_wait(min(TICK, left)):
+            if self._ledger.outbox.wait(min(TICK, left)):
                 return
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class Rounds:
         try:
             batch = self._readable(sendable)
             copies = self._handover.send(batch) if batch else []
-            is_mine = self._ledger.outbox_sent(lease, [*over, *copies])
+            is_mine = self._ledger.outbox.sent(lease, [*over, *copies])
         except NotSent as error:
             self._failed(lease, sendable, error)
             return
@@ -247,20 +247,20 @@ class Rounds:
 
     def _failed(self, lease: Lease, taken: Sequence[Taken], error: NotSent) -> None:
         if error.confirmed:  # the rest is taken again at once: nothing has failed yet
-            self._ledger.outbox_sent(lease, error.confirmed)
+            self._ledger.outbox.sent(lease, error.confirmed)
             return
         cause, settings, lane = error.cause, self._plugin.settings, lease.lane
         self._in_trouble()
         head, last, note = taken[0], taken[-1].seq, error.detail
         # What is wrong with one message, nobody knows of which: each is sent by itself (TP1-7).
         if len(taken) > 1 and cause in (Cause.BAD_MESSAGE, Cause.DEFINITION):
-            self._ledger.outbox_failed(lease, Failure(verdict="again", wait_ms=0, single=last))
+            self._ledger.outbox.failed(lease, Failure(verdict="again", wait_ms=0, single=last))
             return
         single = last if len(taken) > 1 and cause is not Cause.TASK_BLOCKED else 0
         if cause.row.retried and lease.tries < settings.outbox_retries:
             wait = int(settings.outbox_retry_interval * 1000)
             retry = Failure(verdict="retry", wait_ms=wait, seq=head.seq, single=single, cause=cause.value)
-            self._ledger.outbox_failed(lease, retry)
+            self._ledger.outbox.failed(lease, retry)
             return
         blocks = cause.blocks(lane.queue, settings.outbox_auto_block)
         is_told = lease.failed_seq == head.seq
@@ -276,7 +276,7 @@ class Rounds:
             note=note,
         )
         errors = error_transactions(self._plugin, report) if report else []
-        blocked = self._ledger.outbox_failed(lease, failure, errors)
+        blocked = self._ledger.outbox.failed(lease, failure, errors)
         if not is_told:
             self._say(lease, head, error, blocked=blocked)
 

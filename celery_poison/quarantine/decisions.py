@@ -14,7 +14,7 @@ from celery_poison.errors import (
     PoisonError,
     SecondPersonNeeded,
 )
-from celery_poison.ledger.fleet import Fact, Notice, leave_notices
+from celery_poison.ledger.notices import Fact, Notice
 from celery_poison.model import MessageRecord, Record
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import refuse_unless_kept
@@ -203,7 +203,7 @@ class Decisions:
         said = with_note(f"{typed} ({count_of(messages, 'message')})", request.note)
         whose = {"person": person, "actor": request.actor, "act": typed}
         wish = {**whose, "messages": messages, "note": request.note}
-        agreed, first, now = self.store.ledger.ask(act, wish, said=said, keep=ASKED_FOR)
+        agreed, first, now = self.store.ledger.decisions.ask(act, wish, said=said, keep=ASKED_FOR)
         if agreed:
             return ids
         raise SecondPersonNeeded(
@@ -216,7 +216,7 @@ class Decisions:
         """Let a live worker send the events for it; the decision stands whether that works or not."""
         notices = (Notice(each.id, Fact(verb), each.story, each.mid) for each in records)
         try:
-            leave_notices(self.store.ledger, notices)
+            self.store.ledger.notices.leave(notices)
         except LedgerUnavailable as error:
             logger.debug("celery_poison: the event of %s will not be sent: %s", verb, error)
 
@@ -244,9 +244,9 @@ class Decisions:
         """Act on a message in quarantine while no other act can."""
         record = self.suspects.take(record, request.verb, request.why_taken_out)
         refuse_unless_kept(record, request.verb)
-        number = self.store.ledger.decide(record.mid, request.verb, request.actor, request.note)
+        number = self.store.ledger.decisions.decide(record.mid, request.verb, request.actor, request.note)
         try:
             act(Reserved(record, number, request.actor, request.note))
         except BaseException:
-            self.store.ledger.undecide(record.mid, number)  # open to every act again
+            self.store.ledger.decisions.undecide(record.mid, number)  # open to every act again
             raise

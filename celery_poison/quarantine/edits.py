@@ -124,7 +124,9 @@ class Edits:
         fingerprint = fingerprint_of_copy(draft.stored, task, secret, function)
         fields = fields_of(draft.stored, fingerprint, shown)
         fields |= {"queue": draft.queue, "payload_bytes": len(draft.stored.body)}
-        ledger.edit(record.mid, copy_mid, fields, actor=case.actor, note=case.note, number=case.number)
+        ledger.decisions.edit(
+            record.mid, copy_mid, fields, actor=case.actor, note=case.note, number=case.number
+        )
 
     def _draft(self, record: MessageRecord, change: Change, copy_mid: str, force: bool) -> Draft:
         if record.state != State.NDLV:

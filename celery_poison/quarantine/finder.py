@@ -127,16 +127,16 @@ class Finder:
 
     def regroup(self) -> None:
         """Put into its group what is in none, and take out of it what has left."""
-        self._ledger.note_repair()
+        self._ledger.groups.note_repair()
         for page in self._queries.pages(State.NDLV):
-            self._ledger.regroup([mid for mid, _ in page])
+            self._ledger.groups.regroup([mid for mid, _ in page])
         for kind in GroupKind:
             counted = self._queries.alike(kind)
             for group in [] if counted.adds_up else counted.groups:
                 labels = group.task, group.cause, group.queue or group.fingerprint
                 for page in self._queries.members([group.sha]):
-                    self._ledger.ungroup(kind, labels, [mid for mid, _ in page])
-        self._ledger.note_repair(ends=True)
+                    self._ledger.groups.ungroup(kind, labels, [mid for mid, _ in page])
+        self._ledger.groups.note_repair(ends=True)
 
     def groups(
         self, where: Filter = _ALL, by: By = By.FINGERPRINT, limit: int = 0

@@ -85,7 +85,7 @@ class Lines:
                 continue
             mid, id, task = (str(fields[name]) for name in ("mid", "id", "task"))
             self._fingerprint(fields, secret)
-            new = self._store.ledger.import_message(mid, id, fields, actor=actor, note=noted)
+            new = self._store.ledger.quarantine.import_message(mid, id, fields, actor=actor, note=noted)
             known = "" if new else "it is here, or was imported before"
             yield Outcome(mid=mid, id=id, task=task, done=True, error=known)
 

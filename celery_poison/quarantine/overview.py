@@ -9,8 +9,8 @@ from typing import Any
 from celery_poison import causes
 from celery_poison.basics.parts import Panel
 from celery_poison.basics.text import argument, command, count_of, short, some_of, span
+from celery_poison.ledger.decisions import Wish
 from celery_poison.ledger.outbox import LaneRecord
-from celery_poison.ledger.quarantine import Wish
 from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
 from celery_poison.producer.database import Waiting
 from celery_poison.quarantine.queues import Backlog, Deaf

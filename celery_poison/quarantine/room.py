@@ -75,10 +75,10 @@ class Room:
             if record is None or record.destination or record.retry_at:
                 continue
             with suppress(*OVERTAKEN):
-                number = self._ledger.decide(mid, "discard", ACTOR, note)
+                number = self._ledger.decisions.decide(mid, "discard", ACTOR, note)
                 about = self._ledger, record, self._queries.message, note
                 with within(hook(*about) for hook in self._extensions.discarding):
-                    self._ledger.give_up(mid, Event.DISCARDED, ACTOR, note, number)
+                    self._ledger.decisions.give_up(mid, Event.DISCARDED, ACTOR, note, number)
                 logger.warning("celery_poison: Task %s[%s] was discarded: %s", record.task, record.id, note)
 
 
@@ -100,7 +100,7 @@ class Filling:
         self._looked_at[queue] = now
         said = f"{waiting} messages wait, its limit is {limit}"
         try:
-            if not self._ledger().queue_filling(queue, said, int(WARN_EVERY * 1000)):
+            if not self._ledger().outbox.queue_filling(queue, said, int(WARN_EVERY * 1000)):
                 return
         except LedgerUnavailable as error:
             logger.debug(

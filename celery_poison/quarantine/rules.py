@@ -149,7 +149,7 @@ class Rules:
         """
         self._store.check_owner()
         said = with_note(f"{kind} {name}", note)
-        return self._ledger.unblock(kind, name, actor=actor or default_actor(), said=said)
+        return self._ledger.policies.unblock(kind, name, actor=actor or default_actor(), said=said)
 
     def _block(self, kind: Kind, name: str, task: str, seconds: float | None, actor: str, note: str) -> Rule:
         if seconds is not None and not 0 < seconds < float("inf"):
@@ -157,7 +157,9 @@ class Rules:
         self._store.check_owner()
         actor, lasts_ms = actor or default_actor(), max(1, round(seconds * 1000)) if seconds else 0
         said = with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
-        self._ledger.block(kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=said)
+        self._ledger.policies.block(
+            kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=said
+        )
         now = self._queries.now_ms() / 1000
         until = now + seconds if seconds else None
         return Rule(kind=kind, name=name, task=task, since=now, until=until, actor=actor, note=note)
@@ -251,7 +253,7 @@ class Rules:
             options = edit(entry_of(raw[task]) if task in raw else None)
             expected = version if if_version is None else if_version
             try:
-                version = self._ledger.set_policy(
+                version = self._ledger.policies.set(
                     task, json.dumps(options) if options else "", expected, *who
                 )
             except PolicyConflict:
@@ -278,7 +280,7 @@ class Rules:
         """
         self._store.check_owner()
         actor = actor or default_actor()
-        if not self._ledger.lift_gate(actor, note):
+        if not self._ledger.fleet.lift_gate(actor, note):
             raise MessageNotFound("the fleet gate is not closed")
         signals.fleet_gate_lifted.send(sender=None, actor=actor, note=note)
         return self._queries.gate()

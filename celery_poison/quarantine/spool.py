@@ -35,7 +35,7 @@ _NAME = "[0-9a-f]" * 32
 
 
 class Spooled(NamedTuple):
-    """One message that quarantine could not take: the arguments of ``Ledger.quarantine``."""
+    """One message that quarantine could not take: the arguments of ``QuarantineTransitions.store``."""
 
     mid: str
     start: Start
@@ -115,7 +115,7 @@ class Spool:
                 continue
             new = False
             try:
-                new = ledger.quarantine(message.mid, message.start, **message.words)
+                new = ledger.quarantine.store(message.mid, message.start, **message.words)
             except IllegalTransition:
                 pass  # it was given up: one more copy of it adds nothing
             except StaleDelivery:

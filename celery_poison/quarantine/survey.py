@@ -16,8 +16,8 @@ from celery_poison.basics.text import command, count_of, duration, some_of, when
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
+from celery_poison.ledger.decisions import wishes
 from celery_poison.ledger.outbox import FAILED
-from celery_poison.ledger.quarantine import wishes
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import WorkerRecord
 from celery_poison.plugin import plugin_of
@@ -97,9 +97,9 @@ def _waiting(ledger: Ledger, settings: Settings) -> dict[str, Any]:
     """Return what waits for a second person or to be sent, and could not be sent, by the names of fields."""
     return {
         "asked": wishes(ledger),
-        "outbox": ledger.outbox_lanes(),
+        "outbox": ledger.outbox.lanes(),
         "outbox_database": waiting_rows(settings.outbox_database),
-        "unsent": sum(1 for _ in ledger.outbox_messages(FAILED)),
+        "unsent": sum(1 for _ in ledger.outbox.messages(FAILED)),
     }
 
 

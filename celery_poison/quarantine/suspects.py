@@ -99,7 +99,7 @@ class Suspects:
         if not policy.rerun and self._queries.history(record.id).cut_off == mid:
             fields["not_rerun"] = "1"
         with suppress(StaleDelivery):
-            self._ledger.quarantine(
+            self._ledger.quarantine.store(
                 mid,
                 parked.start,
                 cause=causes.REQUESTED,

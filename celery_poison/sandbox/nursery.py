@@ -257,7 +257,7 @@ def _say_that_it_ended(app: Celery, worker: str) -> None:
     signal.alarm(LINGER)
     have_own_hub()
     with suppress(Exception):  # a little later they see it for themselves
-        plugin_of(app).open_ledger().ended(worker)
+        plugin_of(app).open_ledger().fleet.ended(worker)
 
 
 def _load_ahead() -> None:

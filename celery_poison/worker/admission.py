@@ -162,7 +162,7 @@ class Admission:
         here = [delivery for delivery in deliveries if delivery.epoch == self.loop.epoch]
         self._ask_again(here)
         ids = ((delivery.mid, delivery.start.id) for delivery in here)
-        states = self.ledger.look_many(ids, self._activation_ms)
+        states = self.ledger.messages.look_many(ids, self._activation_ms)
         for delivery, recorded in zip(here, states, strict=True):
             try:
                 if claim := self._judge_one(delivery, recorded):
@@ -212,7 +212,7 @@ class Admission:
         """Let in those that nobody else was faster with; return the errors of the others, by token."""
         tokens = [delivery.start.token for delivery, _ in claims]
         try:
-            granted = self.ledger.claim_many(claim for _, claim in claims)
+            granted = self.ledger.messages.claim_many(claim for _, claim in claims)
         except Exception as error:
             return dict.fromkeys(tokens, error)
         for (delivery, _), is_ours in zip(claims, granted, strict=True):
@@ -228,8 +228,8 @@ class Admission:
         actor, note = "", ""
         if VERDICT in delivery.message.headers:
             actor, note = ACTOR, f"a worker took it from the queue {start.queue}"
-        self.ledger.released(delivery.mid, start.id, delivery.release, actor, note, start.queue)
-        return self.ledger.look(delivery.mid, start.id, self._activation_ms)
+        self.ledger.decisions.released(delivery.mid, start.id, delivery.release, actor, note, start.queue)
+        return self.ledger.messages.look(delivery.mid, start.id, self._activation_ms)
 
     def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:
         """Return whether an earlier start stands in the way, and how it ended."""
@@ -266,7 +266,7 @@ class Admission:
             case Action.WAIT:
                 self._wait(delivery, recorded)
             case Action.DROP:
-                self.ledger.duplicate(delivery.mid, start, reason=verdict.reason)
+                self.ledger.messages.duplicate(delivery.mid, start, reason=verdict.reason)
                 self._acknowledge(delivery)
             case Action.QUARANTINE:
                 self._quarantine(delivery, verdict)
@@ -318,7 +318,7 @@ class Admission:
 
     def _park_freely(self, delivery: Delivery, recorded: MessageState, start: Start) -> None:
         """Park it although no earlier start is in its way."""
-        if recorded.raw and not self.ledger.claim(delivery.mid, recorded.raw, None):
+        if recorded.raw and not self.ledger.messages.claim(delivery.mid, recorded.raw, None):
             raise Retry(0.0)
         self._park(delivery, b"", start)
 
@@ -326,7 +326,7 @@ class Admission:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
         stored = pack(original(delivery.message))
         try:
-            if not self.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=stored):
+            if not self.ledger.parking.park(delivery.mid, seen, start, number=delivery.park, parcel=stored):
                 raise Retry(0.0 if delivery.is_unique else PATIENCE)
         except LedgerUnavailable as error:  # it stays in memory: letting it in would run it twice
             self.complain(error)

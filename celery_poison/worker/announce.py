@@ -18,7 +18,7 @@ from celery.utils.log import get_logger
 from celery_poison import causes, signals
 from celery_poison.basics.text import argument, clean, command, count_of, short, some_of, version
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.ledger.fleet import SUSPECTED, Fact, Notice
+from celery_poison.ledger.notices import SUSPECTED, Fact, Notice
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy

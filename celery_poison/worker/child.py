@@ -132,7 +132,7 @@ def check_ownership(task: Task) -> None:
     if run is None or not run.serving.lease.is_doubtful(run.ticket.token):
         return
     try:
-        run.serving.ledger.reclaim(run.ticket.mid, Start.decode(run.entry))
+        run.serving.ledger.messages.reclaim(run.ticket.mid, Start.decode(run.entry))
     except StaleDelivery as error:
         raise StaleCompletion(str(error)) from None
     except LedgerUnavailable:
@@ -220,7 +220,7 @@ def _is_lost(serving: Serving, ticket: Ticket) -> bool:
     if serving.observes or not serving.lease.is_doubtful(ticket.token):
         return False
     try:
-        return serving.ledger.is_declared_dead(serving.recorder.worker_of(ticket.token))
+        return serving.ledger.fleet.is_declared_dead(serving.recorder.worker_of(ticket.token))
     except LedgerUnavailable:
         return False  # nobody can know
 

@@ -76,7 +76,7 @@ class Tied:
         """
         rows = [(str(message.lane), message.pack()) for message in self._messages]
         try:
-            self.ledger.tie(self.ticket.mid, self.start, rows)
+            self.ledger.outbox.tie(self.ticket.mid, self.start, rows)
         except StaleDelivery as error:
             self._messages.clear()
             raise StaleCompletion(str(error)) from None

@@ -15,7 +15,6 @@ from celery.utils.log import get_logger
 from celery_poison.basics.parts import Hold
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger, connection, signature
-from celery_poison.ledger.fleet import take_notices
 from celery_poison.plugin import Plugin
 from celery_poison.quarantine.owner import identity_of, is_same_broker, server_of
 from celery_poison.settings import Settings
@@ -156,7 +155,7 @@ class Refresher:
             if self.health.is_up and not self.plugin.settings.observe_only:
                 look_for_wanted(self.site.ledger, self.site.loop)
             if self.health.is_up and self.site.announce.is_heard:  # else another worker takes them
-                for news in take_notices(self.site.ledger):
+                for news in self.site.ledger.notices.take():
                     self.site.loop.call_in_loop(partial(self.site.announce.news, news))
         except Exception as error:
             self.site.complain(error)

@@ -294,7 +294,7 @@ class Heartbeat:
         self.lease.asked()
         try:
             self.health.ensure_enrolled(self.ledger)
-            self.ledger.beat(self.site.me.worker, self.payload.now(), first=self._first, run_id=run_id)
+            self.ledger.fleet.beat(self.site.me.worker, self.payload.now(), first=self._first, run_id=run_id)
         except Fenced:
             self._first = True
             if not self.shutdown.is_over:

@@ -244,7 +244,7 @@ class DeferredCleanup:
             ended = [end for line in lines for end in line if end.id in candidates]
         for end in ended:
             with suppress(StaleDelivery):
-                self._ledger.survived(end.mid, end.token, end.id)
+                self._ledger.messages.survived(end.mid, end.token, end.id)
 
     def clean_up(self, heard_until: float = math.inf, *, everything: bool = False) -> None:
         """Forget what is due, or everything at the end.
@@ -264,7 +264,7 @@ class DeferredCleanup:
             while self._missed:  # lost, late, or ended for dead by a monitor
                 end = self._missed[0]
                 try:
-                    self._ledger.survived(end.mid, end.token, end.id)
+                    self._ledger.messages.survived(end.mid, end.token, end.id)
                 except StaleDelivery:
                     self._missed.popleft()  # a copy was started, in its place on record: the journal says so
                 except LedgerUnavailable:
@@ -295,7 +295,7 @@ class DeferredCleanup:
             while line and len(batch) < BATCH and line[0].due <= horizon:
                 batch.append(line.popleft())
             try:
-                missing = self._ledger.clean_up((end.mid, end.token) for end in batch)
+                missing = self._ledger.messages.clean_up((end.mid, end.token) for end in batch)
             except LedgerUnavailable:
                 line.extendleft(reversed(batch))
                 raise
@@ -308,7 +308,7 @@ class DeferredCleanup:
         """Forget each for itself: what is wrong with one must not keep the others on record."""
         for number, end in enumerate(batch):
             try:
-                yield from [end for _ in self._ledger.clean_up([(end.mid, end.token)])]
+                yield from [end for _ in self._ledger.messages.clean_up([(end.mid, end.token)])]
             except LedgerUnavailable:
                 self._missed.extend(batch[number:])  # looked at once more, as what may only be late
                 raise

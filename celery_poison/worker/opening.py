@@ -101,7 +101,7 @@ class Opening:
         if epoch != self.loop.epoch:
             return  # the broker delivers it again
         settings = self.settings
-        known = self.ledger.look(identity.mid, start.id, int(settings.activation_interval * 1000))
+        known = self.ledger.messages.look(identity.mid, start.id, int(settings.activation_interval * 1000))
         is_elsewhere = known.start is not None and known.start.worker != self.me.worker
         verdict = judge(
             Facts(
@@ -119,7 +119,7 @@ class Opening:
             case Action.WAIT:
                 raise Retry(PATIENCE)
             case Action.DROP:
-                self.ledger.duplicate(identity.mid, start, reason=verdict.reason)
+                self.ledger.messages.duplicate(identity.mid, start, reason=verdict.reason)
             case Action.QUARANTINE:
                 why = causes.RECEIVE, verdict.reason, settings.keep_unprocessable
                 self.quarantine_writer.keep(message, start, identity, *why)
@@ -151,7 +151,7 @@ class Opening:
         if history == NO_HISTORY:
             self.recorder.unmark(identity.mid)
         else:
-            self.background.do(partial(self.ledger.acquit, identity.mid, start, final=True))
+            self.background.do(partial(self.ledger.messages.acquit, identity.mid, start, final=True))
         if fault is None:
             self.receive(message)
         else:

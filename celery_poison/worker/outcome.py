@@ -212,7 +212,7 @@ class Outcomes:
         request, effect = case.request, getattr(case.error, "effect", "")
         parcel = pack(original(request.message))
         try:
-            self.site.ledger.await_effect(request.mid, case.start, effect, parcel)
+            self.site.ledger.parking.await_effect(request.mid, case.start, effect, parcel)
         except StaleDelivery:
             return self._tell(case, request.put_back_now)
         why = "its idempotency key" if case.error is not None else "a free cell"
@@ -248,16 +248,16 @@ class Outcomes:
         start, what, mid = case.start, case.what, case.request.mid
         known = self.quarantine_writer.journal_fields(case.request.message, start.task, case.evidence)
         if what.settlement is Settlement.ROLL_BACK:
-            return self.site.ledger.rollback(mid, start, cause=what.cause, known=known)
+            return self.site.ledger.messages.rollback(mid, start, cause=what.cause, known=known)
         if what.settlement is Settlement.STRIKE:
             failure = what.failure and bool(start.diverts)
-            return self.site.ledger.crash(
+            return self.site.ledger.messages.crash(
                 mid, start, cause=what.cause, shared=False, failure=failure, known=known
             )
         cause, failure = what.cause, what.failure
         if self.shutdown.is_begun:
             cause, failure = causes.SHUTDOWN, False
-        finished = self.site.ledger.interrupt(mid, start, cause=cause, failure=failure, known=known)
+        finished = self.site.ledger.messages.interrupt(mid, start, cause=cause, failure=failure, known=known)
         return RecordedEnd(NO_HISTORY, finished=finished)
 
     # --- nobody is to blame --------------------------------------------------------------------
@@ -276,7 +276,7 @@ class Outcomes:
 
             def ended_in_a_former_life() -> None:
                 if self._counts_still(request) and _has_history(request):
-                    self.site.ledger.acquit(request.mid, request.start(), final=final, copy=True)
+                    self.site.ledger.messages.acquit(request.mid, request.start(), final=final, copy=True)
 
             return self.site.background.do(ended_in_a_former_life)
         if copy:
@@ -303,7 +303,7 @@ class Outcomes:
         ]
         ready = [acquittal for (acquittal, _, _), waiting in zip(ended, waits, strict=True) if not waiting]
         for (_, start, _), was_flagged in zip(
-            ready, self.site.ledger.acquit_many(ready, copy=True), strict=True
+            ready, self.site.ledger.messages.acquit_many(ready, copy=True), strict=True
         ):
             if was_flagged:
                 self.site.announce.acquitted(start.id, start.task)
@@ -317,7 +317,7 @@ class Outcomes:
         """The same at once, by the caller's own thread; return whether the start had ended after all."""
         with suppress(StaleDelivery):
             known = {"release": self.site.settings.release}
-            return self.site.ledger.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
+            return self.site.ledger.messages.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
         return False
 
     def take_back_all(self) -> None:
@@ -329,7 +329,7 @@ class Outcomes:
         for mid, start, _ in Queries(self.site.ledger).running():
             if start.worker == self.site.me.worker and self.interrupt(mid, start):
                 # Its end was not heard of here, and its message goes back: the copy is recognised by it.
-                self.site.ledger.acquit(mid, start, final=True, copy=True)
+                self.site.ledger.messages.acquit(mid, start, final=True, copy=True)
 
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
@@ -337,7 +337,9 @@ class Outcomes:
         if put_back:
             self.interrupted(delivery.mid, delivery.start)
         else:
-            ends = partial(self.site.ledger.acquit, delivery.mid, delivery.start, final=True, why=NEVER_RAN)
+            ends = partial(
+                self.site.ledger.messages.acquit, delivery.mid, delivery.start, final=True, why=NEVER_RAN
+            )
             self.site.background.do(ends)
 
     # --- it may belong to others by now (EMS-8): waits for Redis, in the background thread -----------------
@@ -347,7 +349,7 @@ class Outcomes:
         if not self.lease.is_doubtful(start.token):
             return True
         try:
-            self.site.ledger.reclaim(mid, start)
+            self.site.ledger.messages.reclaim(mid, start)
         except StaleDelivery:
             return False
         return True
@@ -361,7 +363,7 @@ class Outcomes:
         start = request.start()
         start = start._replace(worker=self.site.recorder.worker_of(start.token))
         try:
-            self.site.ledger.survived(request.mid, start.token, start.id, start if lost else None)
+            self.site.ledger.messages.survived(request.mid, start.token, start.id, start if lost else None)
         except StaleDelivery as error:
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
             return False

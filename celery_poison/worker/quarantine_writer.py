@@ -92,7 +92,7 @@ class QuarantineWriter:
         }
         try:
             with self._quarantining(message, mid, start, cause, reason):
-                new = self.site.ledger.quarantine(mid, start, **words, limit=self._room.most(cause))
+                new = self.site.ledger.quarantine.store(mid, start, **words, limit=self._room.most(cause))
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
         except QuarantineFull as error:
@@ -181,7 +181,7 @@ class QuarantineWriter:
         fields = stored_fields(message, fingerprint_of(message, start.task, self.site.recorder.secret), shown)
         fields |= {name: clean(fields[name]) for name in ("content_type", "content_encoding")}
         store = partial(
-            self.site.ledger.quarantine,
+            self.site.ledger.quarantine.store,
             cause=cause,
             reason=reason,
             fields={**fields, "unprocessable": start.token},
@@ -190,7 +190,7 @@ class QuarantineWriter:
         )
         if type(release) is int:  # its operator may not have said yet that it was published
             with suppress(StaleDelivery, IllegalTransition):
-                self.site.ledger.released(mid, identity.id, release)
+                self.site.ledger.decisions.released(mid, identity.id, release)
         new = False
         with suppress(IllegalTransition), self._quarantining(message, mid, start, cause, reason):
             new = store(mid, start)  # refused where somebody gave it up
@@ -205,7 +205,7 @@ class QuarantineWriter:
     def would_keep(self, message: Any, start: Start, identity: Identity, cause: str, reason: str) -> None:
         """Note that such a message would be kept, with ``poison_observe_only``."""
         known = self._known_of(message, start.task)
-        self.site.ledger.would_quarantine(identity.mid, start, cause=cause, reason=reason, known=known)
+        self.site.ledger.quarantine.observe(identity.mid, start, cause=cause, reason=reason, known=known)
 
     def _known_of(self, message: Any, task: str) -> Known:
         traits = traits_of_message(message, task, self.site.recorder.secret, asks_user=False)
@@ -226,7 +226,7 @@ class QuarantineWriter:
             has_died: just now, so that it is logged again. What comes back after that is the same news.
         """
         fields = self.journal_fields(message, start.task)
-        new = self.site.ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=fields)
+        new = self.site.ledger.quarantine.observe(mid, start, cause=cause, reason=reason, known=fields)
         if new or has_died:
             said = "celery_poison: Task %s[%s] would be quarantined: %s"
             logger.warning(said, start.task, start.id, reason)

@@ -253,7 +253,7 @@ class Recorder:
     def _begin_once(self, ledger: Ledger, mid: str, start: Start) -> None:
         self._writer.open()  # a sign of life
         try:
-            ledger.begin(mid, start)
+            ledger.messages.begin(mid, start)
         except (LedgerUnavailable, StaleDelivery) as error:
             raise BodyNotReached(f"its task says rerun=False: {error}") from None
 

@@ -62,7 +62,7 @@ class Rejoin:
         self._must_return = False
         for request in self.inflight.in_pool():
             try:
-                self.site.ledger.reclaim(request.mid, request.start())
+                self.site.ledger.messages.reclaim(request.mid, request.start())
             except StaleDelivery:
                 self.site.loop.call_in_loop(request.end_stale)
             except LedgerUnavailable as error:
@@ -107,4 +107,4 @@ def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:
     """Their copies may come to another worker, and would wait there for as long as this one lives."""
     for mid, start, raw in Queries(ledger).running():
         if start.token in tokens and start.phase == Phase.CLAIMED:
-            ledger.claim(mid, raw, None)
+            ledger.messages.claim(mid, raw, None)

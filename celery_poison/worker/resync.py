@@ -175,7 +175,7 @@ class Resync:
             worker = f"{self.site.me.node}/{end.token.partition('.')[0]}"
             starts.append((end.mid, Start.of(end.token, worker, end.id, end.task), Ended.DONE))
         for first in range(0, len(starts), BATCH):
-            self.deferred_cleanup.missing += self.site.ledger.resync(starts[first : first + BATCH])
+            self.deferred_cleanup.missing += self.site.ledger.messages.resync(starts[first : first + BATCH])
 
     def recheck(self) -> None:
         """Take what is over off the ledger, for a while after a disturbance (NEW-9).
@@ -210,15 +210,15 @@ class Resync:
     def _end(self, mid: str, start: Start, raw: bytes) -> None:
         well = self.inflight.how_ended(start.token)
         if well:
-            self.site.ledger.resync([(mid, start, Ended.DONE)])
+            self.site.ledger.messages.resync([(mid, start, Ended.DONE)])
             self.deferred_cleanup.keep(
                 [Acknowledged(0.0, mid, start.token, start.id, start.task)], self.window.grace
             )
         elif start.phase == Phase.RUNNING and (well is None or self._must_not_rerun(start.task)):
             with suppress(StaleDelivery):
-                self.site.ledger.interrupt(mid, start, cause=causes.UNKNOWN)
+                self.site.ledger.messages.interrupt(mid, start, cause=causes.UNKNOWN)
         else:
-            self.site.ledger.claim(mid, raw, None)
+            self.site.ledger.messages.claim(mid, raw, None)
 
     def _must_not_rerun(self, task: str) -> bool:
         found = self.site.policies.get(task)

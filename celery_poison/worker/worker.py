@@ -381,9 +381,9 @@ class Worker:
             self._deferred_cleanup.clean_up(everything=True)
             self._outcomes.take_back_all()
             if self._gives_everything_back():
-                self._ledger.retire(self._me.worker)
+                self._ledger.fleet.retire(self._me.worker)
                 if self._me.rejoins:
-                    self._ledger.retire(self._me.first_worker)
+                    self._ledger.fleet.retire(self._me.first_worker)
         except LedgerUnavailable as error:
             self.complain(error)
         if self._crash_reports is not None:

@@ -16,13 +16,13 @@ from amqp import Channel
 from redis import ResponseError
 from redis.connection import AbstractConnection
 
-from celery_poison.ledger import quarantine
-from celery_poison.ledger.scripts import Caller
+from celery_poison.ledger import decisions
+from celery_poison.ledger.scripts import Scripts
 from tests.apps.factory import build_app
 
 app = build_app(os.environ, current=True)
 # What the dead one reserved is abandoned at once.
-quarantine.DECISION_PATIENCE_MS = 0
+decisions.DECISION_PATIENCE_MS = 0
 
 #: The steps that are one command to Redis for many messages, and a word of each that no other has.
 STEPS = {"read": "properties", "publish": "LPUSH"}
@@ -43,8 +43,8 @@ def _die() -> None:
 
 
 _call, _each, _send_command, _pack_commands, _publish, _confirm = (
-    Caller.call,
-    Caller.call_each,
+    Scripts.call,
+    Scripts.call_each,
     AbstractConnection.send_command,
     AbstractConnection.pack_commands,
     Channel._basic_publish,
@@ -109,8 +109,8 @@ def _send_and_wait(self: Any, *words: Any, **options: Any) -> Any:
         _die()
 
 
-Caller.call = _run  # type: ignore[method-assign]
-Caller.call_each = _run_each  # type: ignore[method-assign]
+Scripts.call = _run  # type: ignore[method-assign]
+Scripts.call_each = _run_each  # type: ignore[method-assign]
 AbstractConnection.send_command = _command  # type: ignore[method-assign]
 AbstractConnection.pack_commands = _pack  # type: ignore[method-assign]
 Channel._basic_publish = _send

@@ -376,7 +376,7 @@ def test_NEW_1_a_trial_queue_that_nobody_serves_is_told_by_doctor_and_status(
     ledger = plugin_of(fleet.app).open_ledger()
     for name, queues in (("w1", "celery"), ("w2", "celery,courtyard"), ("w3", "court")):
         assert finding(console, "trials")["level"] == "warn"
-        ledger.beat(f"{name}@test/1", {"queues": queues, "stopping": 0})
+        ledger.fleet.beat(f"{name}@test/1", {"queues": queues, "stopping": 0})
     assert finding(console, "trials")["level"] == "ok"
-    ledger.beat("w3@test/1", {"queues": "court", "stopping": 0})  # it is still alive when status looks
+    ledger.fleet.beat("w3@test/1", {"queues": "court", "stopping": 0})  # it is still alive when status looks
     assert "court" not in console.out("status")

@@ -18,13 +18,13 @@ from tests.cli.conftest import Console
 @pytest.fixture
 def closed(fleet: Fleet) -> None:
     ledger = plugin_of(fleet.app).open_ledger()
-    led = ledger.lead("monitor", 60_000)
+    led = ledger.fleet.lead("monitor", 60_000)
     assert led is not None
     for n in range(3):
-        ledger.beat(f"w{n}/b", {"node": "n"}, first=True)
+        ledger.fleet.beat(f"w{n}/b", {"node": "n"}, first=True)
         ledger.client.hset(ledger.keys.worker(f"w{n}/b"), "since", 1)
     for n in range(3):
-        ledger.declare_dead(f"w{n}/b", f"i{n}", Silence.SILENT, 0, led[0], GateLimits(0.5, 3, 60_000))
+        ledger.fleet.declare_dead(f"w{n}/b", f"i{n}", Silence.SILENT, 0, led[0], GateLimits(0.5, 3, 60_000))
 
 
 def test_a_gate_that_was_never_closed_is_open_and_cannot_be_lifted(console: Console) -> None:

@@ -31,7 +31,7 @@ def test_a_queue_and_a_task_are_paused_shown_and_resumed(console: Console, fleet
 
 def test_workers_tell_which_queues_they_leave_alone(console: Console, fleet: Fleet) -> None:
     ledger = plugin_of(fleet.app).open_ledger()
-    ledger.beat("w1@h/b", {"queues": "celery", "paused": "mails,slow"}, first=True)
+    ledger.fleet.beat("w1@h/b", {"queues": "celery", "paused": "mails,slow"}, first=True)
     assert "  mails (paused), slow (paused), celery  " in console.out("workers")
     (worker,) = console.json("workers")
     assert (worker["queues"], worker["paused"]) == ("celery", "mails,slow")

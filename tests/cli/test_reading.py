@@ -271,7 +271,7 @@ def test_status_counts_and_says_loudly_what_is_wrong(console: Console, keeper: K
     assert any("no worker is alive" in warning for warning in seen["faults"])
     assert "WARNING" in console.out("status")
     about = {"unguarded": 3, "ledger_errors": 2, "node": "w1@test"}
-    keeper.ledger.beat("w1@test/b00t", about, first=True)
+    keeper.ledger.fleet.beat("w1@test/b00t", about, first=True)
     seen = console.json("status")
     assert (seen["unguarded"], seen["ledger_errors"], seen["workers"]["alive"]) == (3, 2, 1)
     assert "3 tasks ran unguarded" in console.out("status")
@@ -304,19 +304,25 @@ def test_status_names_a_ledger_that_is_not_ours(new_fleet: type[Fleet], redis_ur
 
 def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> None:
     assert console.json("workers") == console.json("incidents") == []
-    keeper.ledger.beat("w1@test/b00t", {"node": "w1@test", "pool": "solo", "queues": "celery"}, first=True)
+    keeper.ledger.fleet.beat(
+        "w1@test/b00t", {"node": "w1@test", "pool": "solo", "queues": "celery"}, first=True
+    )
     (worker,) = console.json("workers")
     assert (worker["node"], worker["alive"]) == ("w1@test", True)
     assert "alive" in console.out("workers")
-    fence, _ = keeper.ledger.lead("w2@test/b00t", 10_000) or (0, False)
+    fence, _ = keeper.ledger.fleet.lead("w2@test/b00t", 10_000) or (0, False)
     grew = {"grew_task": "shop.\x1b[1mconvert", "grew_to_kb": 1_677_722, "grew_at": "f (/app/shop.py:63)"}
     evidence = Evidence(**grew, grew_kb_s=87_891, flat=1, oom_likely=True)
-    keeper.ledger.declare_dead("w1@test/b00t", "i1", Silence.SILENT, 0, fence, evidence=evidence.encode())
+    keeper.ledger.fleet.declare_dead(
+        "w1@test/b00t", "i1", Silence.SILENT, 0, fence, evidence=evidence.encode()
+    )
     assert console.json("workers") == []
     told = " ".join(console.out("incidents").split())
     assert "open" in told and "\x1b[1m" not in told
     assert "convert grew 90 MB/s to 1.6 GiB (shop.py:63); 1 other flat." in told
-    keeper.ledger.close("w1@test/b00t", "i1", flagged=2, put_back=5, returned={"celery": 5}, fence=fence)
+    keeper.ledger.fleet.close_incident(
+        "w1@test/b00t", "i1", flagged=2, put_back=5, returned={"celery": 5}, fence=fence
+    )
     (incident,) = console.json("incidents")
     assert (incident["incident"], incident["flagged"], incident["put_back"]) == ("i1", 2, 5)
     assert incident["how"] == "silent" and incident["took"] is not None
@@ -351,11 +357,11 @@ def test_first_screens_fit_into_80_columns_say_what_they_found_and_what_to_type(
     keeper.send_and_keep("fleet.kill_child")
     ledger, node = keeper.ledger, f"worker1@{'host.' * 10}internal"
     about = {"node": node, "pid": 4711, "pool": "prefork", "concurrency": 8, "queues": "celery,mails,slow"}
-    ledger.beat(f"{node}/b00t", about, first=True)
-    led = ledger.lead("monitor", 60_000)
+    ledger.fleet.beat(f"{node}/b00t", about, first=True)
+    led = ledger.fleet.lead("monitor", 60_000)
     assert led is not None
-    ledger.beat("w2@host/b00u", {"node": "w2@host"}, first=True)
-    ledger.declare_dead("w2@host/b00u", "i1", Silence.SILENT, 0, led[0])
+    ledger.fleet.beat("w2@host/b00u", {"node": "w2@host"}, first=True)
+    ledger.fleet.declare_dead("w2@host/b00u", "i1", Silence.SILENT, 0, led[0])
     found = {
         ("workers",): "1 worker: 1 alive",
         ("incidents",): "1 worker death, recovery goes on after 1 of them",

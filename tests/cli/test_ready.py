@@ -32,13 +32,13 @@ def _beating(keeper: Keeper, quiet_ms: int | str | None = 90_000, **more: str | 
     """Beat for a worker that consumes, by its own account, the queue of the fleet."""
     fields = {"node": NODE, "host": HOST, "queues": "celery", **more}
     fields |= {} if quiet_ms is None else {"quiet_ms": quiet_ms}
-    keeper.ledger.beat(WORKER, fields, first=True)
+    keeper.ledger.fleet.beat(WORKER, fields, first=True)
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(0.1):
             with suppress(LedgerUnavailable):  # on a busy machine an answer may come late
-                keeper.ledger.beat(WORKER, fields)
+                keeper.ledger.fleet.beat(WORKER, fields)
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -91,7 +91,7 @@ def test_a_quiet_worker_is_ready_while_nothing_waits_or_the_queue_is_for_one_of_
 def test_a_worker_that_is_leaving_or_silent_is_not_ready_and_its_newest_life_counts(
     console: Console, keeper: Keeper
 ) -> None:
-    keeper.ledger.beat(
+    keeper.ledger.fleet.beat(
         "w1@h/a", {"node": NODE, "host": HOST, "queues": "celery", "started_at": 1}, first=True
     )
     keeper.ledger.client.zadd(keeper.ledger.keys.leases, {"w1@h/a": 1000})
@@ -131,7 +131,7 @@ def test_NEW_14_of_a_fleet_that_was_stopped_it_is_said_when_its_last_worker_ende
     keeper.sign()
     with _beating(keeper):
         pass
-    keeper.ledger.retire(WORKER)
+    keeper.ledger.fleet.retire(WORKER)
     for told in (
         console.run("ready", NODE, status=1).stderr,
         console.run("workers").stderr,

@@ -91,7 +91,7 @@ def _start(worker: str, phase: str = "R") -> Start:
 
 def _hear(keeper: Keeper, worker: str, at_ms: int, queues: str) -> None:
     """Put a worker on record that was heard at this moment; it may be to come."""
-    keeper.ledger.beat(worker, {"queues": queues}, first=True)
+    keeper.ledger.fleet.beat(worker, {"queues": queues}, first=True)
     keeper.ledger.client.zadd(keeper.ledger.keys.leases, {worker: at_ms})
 
 
@@ -101,7 +101,7 @@ def test_NEW_9_a_parked_message_is_stuck_once_nothing_is_in_its_way(
     ledger, queries, worker = keeper.ledger, fleet.quarantine.queries, f"w1@h/{new_boot_id()}"
     _hear(keeper, worker, queries.now_ms() + 10**6, "celery")
     ledger.client.hset(ledger.keys.running, "m", _start(worker).encode())
-    assert ledger.park("m", _start(worker).encode(), _start(worker, "C"), number=0, parcel=b"x")
+    assert ledger.parking.park("m", _start(worker).encode(), _start(worker, "C"), number=0, parcel=b"x")
     ((_, parked),) = queries.parked_now()
     fleet.await_that(lambda: queries.now_ms() - parked.number > 2000, "it waits for what runs")
     assert not _stuck(console)
@@ -119,8 +119,8 @@ def test_NEW_1_a_suspect_that_waits_for_a_cell_is_not_stuck_while_workers_serve_
     ledger, queries, worker = keeper.ledger, fleet.quarantine.queries, f"w1@h/{new_boot_id()}"
     _hear(keeper, worker, queries.now_ms() + 10**6, "celery")
     suspect = _start(worker)._replace(alone=1)
-    ledger.crash("m", suspect, cause="worker_lost", shared=True)
-    assert ledger.park("m", b"", suspect, number=0, parcel=b"x")
+    ledger.messages.crash("m", suspect, cause="worker_lost", shared=True)
+    assert ledger.parking.park("m", b"", suspect, number=0, parcel=b"x")
     ((_, parked),) = queries.parked_now()
     fleet.await_that(lambda: queries.now_ms() - parked.number > 2000, "longer than others wait")
     assert not _stuck(console)
@@ -149,7 +149,7 @@ def test_NEW_9_what_a_living_worker_has_forgotten_is_told(
 
     now: Any = site.raw.time()
     _hear(keeper, worker, 1000 * now[0] + 10**6, "a")
-    keeper.ledger.lead(worker, 600_000)
+    keeper.ledger.fleet.lead(worker, 600_000)
     site.raw.zadd(site.index, {receiver.messages[0].delivery_tag: now[0] + 1000})
     fleet.await_that(lambda: _stuck(console), "told")
     (stuck,) = _stuck(console)

@@ -70,73 +70,73 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
 
 
 def _crash(ledger: Ledger, start: Start) -> None:
-    ledger.crash(MID, start, cause="signal:9", shared=True, incident=INCIDENT)
+    ledger.messages.crash(MID, start, cause="signal:9", shared=True, incident=INCIDENT)
 
 
 def _crash_among_many(ledger: Ledger, start: Start) -> None:
     ledger.client.hset(ledger.keys.gate, "until", 10**15)
-    led = ledger.lead("monitor", 60_000)
+    led = ledger.fleet.lead("monitor", 60_000)
     assert led is not None
-    ledger.claim(MID, b"", start)
-    ledger.crash(MID, start, cause="worker_lost", shared=True, fence=led[0])
+    ledger.messages.claim(MID, b"", start)
+    ledger.messages.crash(MID, start, cause="worker_lost", shared=True, fence=led[0])
 
 
 def _interrupt_its_trial(ledger: Ledger, start: Start) -> None:
-    ledger.claim(MID, b"", start)
-    ledger.interrupt(MID, start, cause="worker_lost", doubt=500, spoilt=True)
+    ledger.messages.claim(MID, b"", start)
+    ledger.messages.interrupt(MID, start, cause="worker_lost", doubt=500, spoilt=True)
 
 
 def _roll_back(ledger: Ledger, start: Start) -> None:
-    ledger.rollback(MID, start, cause="rejected")
-    ledger.would_quarantine(MID, start, cause="signal:9", reason="")
+    ledger.messages.rollback(MID, start, cause="rejected")
+    ledger.quarantine.observe(MID, start, cause="signal:9", reason="")
 
 
 def _quarantine_and_release(ledger: Ledger, start: Start) -> None:
-    ledger.quarantine(MID, start, cause="signal:9", reason="", fields=_message())
-    ledger.released(MID, ID, ledger.decide(MID, "release", "ann"), "ann", "")
+    ledger.quarantine.store(MID, start, cause="signal:9", reason="", fields=_message())
+    ledger.decisions.released(MID, ID, ledger.decisions.decide(MID, "release", "ann"), "ann", "")
 
 
 def _quarantine_and_release_as_scheduled(ledger: Ledger, start: Start) -> None:
-    ledger.quarantine(MID, start, cause="signal:9", reason="", fields=_message())
-    ledger.schedule(MID, 60, 2, "ann", "")
-    ledger.released(MID, ID, ledger.decide(MID, "again", "ann"), "ann", "")
+    ledger.quarantine.store(MID, start, cause="signal:9", reason="", fields=_message())
+    ledger.decisions.schedule(MID, 60, 2, "ann", "")
+    ledger.decisions.released(MID, ID, ledger.decisions.decide(MID, "again", "ann"), "ann", "")
 
 
 def _quarantine_and_release_with_its_counts(ledger: Ledger, start: Start) -> None:
-    ledger.quarantine(MID, start, cause="signal:9", reason="", fields=_message())
-    ledger.released(MID, ID, ledger.decide(MID, "keep", "ann"), "ann", "")
+    ledger.quarantine.store(MID, start, cause="signal:9", reason="", fields=_message())
+    ledger.decisions.released(MID, ID, ledger.decisions.decide(MID, "keep", "ann"), "ann", "")
 
 
 def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
     key = ledger.keys.message(MID)
     given = {"failure": KeptFailure().encode(), "unprocessable": "b.1", "not_rerun": "1", "told": "1"}
     fields = {**_message(content_type="application/x-python-serialize"), **given}
-    ledger.quarantine(MID, _start(1), cause="signal:9", reason="", fields=fields)
+    ledger.quarantine.store(MID, _start(1), cause="signal:9", reason="", fields=fields)
     written = _fields_of(ledger, key)
-    ledger.decide(MID, "release", "ann")
+    ledger.decisions.decide(MID, "release", "ann")
     written |= _fields_of(ledger, key)
     for other, goes in ((f"{MID}-2", Route("dead.letters")), (f"{MID}-3", Route(retry_ms=0))):
-        ledger.quarantine(other, _start(1), cause="signal:9", reason="", fields=fields, route=goes)
+        ledger.quarantine.store(other, _start(1), cause="signal:9", reason="", fields=fields, route=goes)
         written |= _fields_of(ledger, ledger.keys.message(other))
-    ledger.sent(f"{MID}-2", ledger.decide(f"{MID}-2", "send", "ann"), "ann", "")
+    ledger.decisions.sent(f"{MID}-2", ledger.decisions.decide(f"{MID}-2", "send", "ann"), "ann", "")
     written |= _fields_of(ledger, ledger.keys.message(f"{MID}-2"))
-    ledger.schedule(f"{MID}-3", 60, 2, "ann", "")
+    ledger.decisions.schedule(f"{MID}-3", 60, 2, "ann", "")
     written |= _fields_of(ledger, ledger.keys.message(f"{MID}-3"))
-    ledger.give_up(MID, Event.FAILED, "ann", "")
+    ledger.decisions.give_up(MID, Event.FAILED, "ann", "")
     written |= _fields_of(ledger, key)
-    ledger.restore(MID, "ann", "", force=True)
-    number = ledger.decide(MID, "edit", "ann")
-    ledger.edit(MID, "copy", {"body": b""}, actor="ann", note="", number=number)
+    ledger.decisions.restore(MID, "ann", "", force=True)
+    number = ledger.decisions.decide(MID, "edit", "ann")
+    ledger.decisions.edit(MID, "copy", {"body": b""}, actor="ann", note="", number=number)
     written |= _fields_of(ledger, key)
     assert written == _documented("message:MID")
 
 
 def test_the_fields_of_an_incident_are_told(ledger: Ledger) -> None:
-    ledger.beat(WORKER, {"node": "w1@host"}, first=True)
-    led = ledger.lead("other", 1000)
+    ledger.fleet.beat(WORKER, {"node": "w1@host"}, first=True)
+    led = ledger.fleet.lead("other", 1000)
     assert led is not None
-    ledger.declare_dead(WORKER, INCIDENT, Silence.SILENT, 0, led[0])
-    ledger.close(WORKER, INCIDENT, flagged=0, put_back=0, returned={}, fence=led[0])
+    ledger.fleet.declare_dead(WORKER, INCIDENT, Silence.SILENT, 0, led[0])
+    ledger.fleet.close_incident(WORKER, INCIDENT, flagged=0, put_back=0, returned={}, fence=led[0])
     assert _fields_of(ledger, ledger.keys.incident(INCIDENT)) == _documented("incident:IID")
 
 

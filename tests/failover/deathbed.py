@@ -81,7 +81,7 @@ class Deathbed:
         ledger = plugin_of(self.app).open_ledger()
         signature.enroll(ledger.client, ledger.keys, **identity_of(self.app))
         run_id = str(ledger.client.info("server")["run_id"])
-        ledger.beat(WORKER, {"node": NODE, "queues": f"celery,{OTHER}"}, first=True, run_id=run_id)
+        ledger.fleet.beat(WORKER, {"node": NODE, "queues": f"celery,{OTHER}"}, first=True, run_id=run_id)
         for name in (*STARTS, *PREFETCHED):
             self._send(name)
         self._send("of another queue", queue=OTHER, priority=6)
@@ -114,7 +114,9 @@ class Deathbed:
     def wait_until_gone(self) -> None:
         """Wait until its connections have been gone for long enough to be believed."""
         ledger = plugin_of(self.app).open_ledger()
-        wait_until(lambda: ledger.watch(60_000).unwell == {WORKER: Silence.GONE}, what="noticed as gone")
+        wait_until(
+            lambda: ledger.fleet.watch(60_000).unwell == {WORKER: Silence.GONE}, what="noticed as gone"
+        )
 
     def copy_to(self, url: str) -> Deathbed:
         """Copy everything into another database of the same server."""
@@ -141,14 +143,14 @@ class Deathbed:
         ledger = plugin_of(self.app).open_ledger()
         boot = "aced000000000001"
         worker = f"new@test/{boot}"
-        ledger.beat(worker, {"node": "new@test", "queues": "celery"}, first=True)
+        ledger.fleet.beat(worker, {"node": "new@test", "queues": "celery"}, first=True)
         channel = guarded_connection(lambda: boot)(self.url).default_channel
         while message := channel.basic_get("celery"):
             name, task, mid = message.headers["id"], message.headers["task"], mid_of(message.headers)
-            recorded = ledger.look(mid, name, 60_000)
+            recorded = ledger.messages.look(mid, name, 60_000)
             if recorded.start is None:
                 start = Start("R", f"{boot}.{name}", worker, 1, 1, 2, 0, name, task, "celery", 2, 5, 10, 1)
-                assert ledger.claim(mid, b"", start)
+                assert ledger.messages.claim(mid, b"", start)
 
     def free_the_lock(self) -> None:
         """Take the lock from a monitor that is dead or stopped, as time would."""

@@ -47,7 +47,7 @@ def _begin(ledger: Ledger, worker: str, count: int, *, done: bool) -> list[tuple
     starts = []
     for n in range(count):
         start = Start("R", f"b.{n}", worker, 1, 1, 1, 0, f"id{n}", "fleet.healthy", "celery", 2, 5, 10, 1)
-        ledger.claim(f"m{n}", b"", start)
+        ledger.messages.claim(f"m{n}", b"", start)
         if done:
             ledger.client.hset(ledger.keys.done, start.token, Ended.DONE.value)
         starts.append((f"m{n}", start))
@@ -81,12 +81,12 @@ def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_e
     lot = Parking(fleet.app, ledger, plugin_of(fleet.app).settings)
     starts = _begin(ledger, "w@x/b", MANY, done=False)
     for mid, start in starts:
-        assert ledger.park(mid, start.encode(), start, number=0, parcel=b"x")
+        assert ledger.parking.park(mid, start.encode(), start, number=0, parcel=b"x")
     lot.round()
     with counted() as exchanges:
         assert lot.round() == 0
     assert exchanges.count < MANY / 10
-    ledger.clean_up((mid, start.token) for mid, start in starts)
+    ledger.messages.clean_up((mid, start.token) for mid, start in starts)
     with counted() as exchanges:
         assert lot.round() == 0
     assert exchanges.count == 1, "nothing is parked any more, and of what was only a memory is left"

@@ -30,10 +30,10 @@ def _suspect(crew: Watched, n: int, *, doubted: bool) -> str:
     """
     ledger, id, mid = plugin_of(crew.app).open_ledger(), str(uuid4()), uuid4().hex
     start = Start("R", f"d.{id}", "w0@test/dead", 1, 1, 1, 0, id, "fleet.holds", "celery", 2, 5, 10, 1)
-    ledger.crash(mid, start, cause="worker_lost", shared=True)
+    ledger.messages.crash(mid, start, cause="worker_lost", shared=True)
     for _ in range(PROOF - 1 if doubted else 0):
-        ledger.claim(mid, b"", start)
-        ledger.interrupt(mid, start, cause="worker_lost", doubt=WHOLE, spoilt=True)
+        ledger.messages.claim(mid, b"", start)
+        ledger.messages.interrupt(mid, start, cause="worker_lost", doubt=WHOLE, spoilt=True)
     with marking(id):
         crew.app.tasks["fleet.holds"].apply_async((n,), task_id=id)
     return id

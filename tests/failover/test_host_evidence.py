@@ -58,7 +58,7 @@ def dies(ledger: Ledger) -> Callable[..., Evidence]:
         if "asked" in changed:
             shutdown.ask(changed.pop("asked"))
         evidence = _vitals(shutdown)
-        ledger.beat(WORKER, {"vitals": json.dumps(evidence | changed)}, first=True)
+        ledger.fleet.beat(WORKER, {"vitals": json.dumps(evidence | changed)}, first=True)
         return last_heard(ledger, WORKER, how)
 
     return beat_and_die
@@ -80,12 +80,12 @@ def test_NEW_2_a_worker_tells_the_memory_of_its_group_or_machine() -> None:
 
 def test_NEW_2_another_versions_heartbeat_is_no_evidence_but_how_it_was_noticed(ledger: Ledger) -> None:
     for vitals in ("", "{", "[]", "7", '{"used_kb": 1}', '{"limit_kb": "x"}'):
-        ledger.beat(WORKER, {"vitals": vitals}, first=True)
+        ledger.fleet.beat(WORKER, {"vitals": vitals}, first=True)
         told = last_heard(ledger, WORKER, Silence.GONE)
         assert told.heard_ms is not None
         interval = {"after_ms": told.after_ms, "by_ms": told.by_ms}
         assert told == Evidence(noticed="gone", heard_ms=told.heard_ms, **interval)
-    ledger.beat("old@host/1", {"pid": 1}, first=True)
+    ledger.fleet.beat("old@host/1", {"pid": 1}, first=True)
     assert last_heard(ledger, "old@host/1", Silence.GONE).noticed == "gone"
 
 
@@ -100,7 +100,7 @@ def test_NEW_2_the_heartbeat_of_the_version_before_is_read(ledger: Ledger) -> No
         "asked": "SIGTERM",
         "asked_ms": 9,
     }
-    ledger.beat(WORKER, {"vitals": json.dumps(before | more)}, first=True)
+    ledger.fleet.beat(WORKER, {"vitals": json.dumps(before | more)}, first=True)
     told = last_heard(ledger, WORKER, Silence.GONE)
     assert (told.near_limit, told.asked) == (True, "SIGTERM")
 
@@ -120,7 +120,7 @@ def test_NEW_2_it_is_known_since_when_it_had_been_asked(dies: Callable[..., Evid
 def _found_gone(ledger: Ledger, beat: int, since: int) -> None:
     """Put a worker on record that beat last at one moment, and was first seen to be gone at another."""
     server: Any = ledger.client.info("server")
-    ledger.beat(WORKER, {"node": "w1@host"}, first=True, run_id=server["run_id"])
+    ledger.fleet.beat(WORKER, {"node": "w1@host"}, first=True, run_id=server["run_id"])
     ledger.client.zadd(ledger.keys.leases, {WORKER: beat})
     ledger.client.hset(ledger.keys.gone, WORKER, since)
 
@@ -132,15 +132,15 @@ def test_a_worker_that_nobody_watched_died_between_its_last_beat_and_the_first_l
     told = last_heard(ledger, WORKER, Silence.GONE)
     assert (told.after_ms, told.by_ms) == (beat, since)
     assert told.sentence().startswith("That was between 2")
-    led = ledger.lead("successor", 60_000)
+    led = ledger.fleet.lead("successor", 60_000)
     assert led is not None
-    dead = ledger.declare_dead(
+    dead = ledger.fleet.declare_dead(
         WORKER, "i1", Silence.GONE, 4000, led[0], evidence=told.encode(), seen_ms=told.after_ms or 0
     )
     assert dead is not None
     incident = Queries(ledger).incident("i1")
     assert incident is not None and incident.died_at == beat / 1000
-    ledger.close(WORKER, "i1", flagged=0, put_back=0, returned={}, fence=led[0])
+    ledger.fleet.close_incident(WORKER, "i1", flagged=0, put_back=0, returned={}, fence=led[0])
     assert Queries(ledger).counts()["recovered:60"] == 1, "nor is it swallowed where recoveries are counted"
 
 
@@ -158,9 +158,11 @@ def test_what_ran_in_a_dead_worker_ran_up_to_the_last_sign_of_life_and_not_to_th
     now = Queries(ledger).now_ms()
     start = Start.of("0a1b.1", WORKER, "id", "t", at_ms=now - 40_000)
     ledger.client.hset(ledger.keys.running, "m", start.encode())
-    led = ledger.lead("successor", 60_000)
+    led = ledger.fleet.lead("successor", 60_000)
     assert led is not None
-    ledger.crash("m", start, cause="worker_lost", shared=False, fence=led[0], died_at=(now - 36_000) / 1000)
+    ledger.messages.crash(
+        "m", start, cause="worker_lost", shared=False, fence=led[0], died_at=(now - 36_000) / 1000
+    )
     (entry,) = [entry for entry in Queries(ledger).journal() if entry["event"] == "crashed"]
     assert entry["runtime_ms"] == "4000"
     record = Queries(ledger).lineage("id")

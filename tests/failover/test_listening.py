@@ -102,17 +102,21 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _dies(ledger: Ledger, incident: str, fence: int) -> None:
     worker = f"{incident}@h/b"
-    ledger.beat(worker, {"node": f"{incident}@h"}, first=True)
-    wait_until(lambda: ledger.declare_dead(worker, incident, Silence.SILENT, 1, fence), what="it is silent")
+    ledger.fleet.beat(worker, {"node": f"{incident}@h"}, first=True)
+    wait_until(
+        lambda: ledger.fleet.declare_dead(worker, incident, Silence.SILENT, 1, fence), what="it is silent"
+    )
 
 
 def _recovered(ledger: Ledger, incident: str, fence: int) -> None:
-    ledger.close(f"{incident}@h/b", incident, flagged=1, put_back=2, returned={"q": 2}, fence=fence)
+    ledger.fleet.close_incident(
+        f"{incident}@h/b", incident, flagged=1, put_back=2, returned={"q": 2}, fence=fence
+    )
 
 
 def _leads(ledger: Ledger, name: str) -> int:
     ledger.client.delete(ledger.keys.monitor)
-    led = ledger.lead(name, 60_000)
+    led = ledger.fleet.lead(name, 60_000)
     assert led is not None
     return led[0]
 

@@ -95,7 +95,7 @@ def test_EMS_5_every_signal_that_is_said_to_be_sent_reaches_a_handler_with_its_a
         crew.marks.repair()
         crew.quarantine.release([poisons[1].id], actor="ann", note="repaired")
         for n in range(2):  # nobody keeps them alive
-            ledger.beat(f"gone{n}@test/b", {"node": f"gone{n}@test"}, first=True)
+            ledger.fleet.beat(f"gone{n}@test/b", {"node": f"gone{n}@test"}, first=True)
         crew.await_that(lambda: heard(crew.marks, "fleet_gate_lifted"), "closed, and lifted again")
         crew.await_that(lambda: heard(crew.marks, "endpoint_resumed"), "suspended, and resumed")
         outbox = OutboxDesk(plugin_of(crew.app))

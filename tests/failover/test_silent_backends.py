@@ -30,8 +30,8 @@ def test_EMS_3_a_result_backend_that_hangs_holds_up_no_failover(
     ledger, worker, done = plugin_of(fleet.app).open_ledger(), "w@x/b", list[Recovered]()
     for n in range(5):
         start = Start("R", f"b.{n}", worker, 1, 1, 1, 0, f"id{n}", "fleet.healthy", "celery", 2, 5, 10, 1)
-        ledger.claim(f"m{n}", b"", start)
-    fence, _ = ledger.lead("w/1", 60_000) or (0, False)
+        ledger.messages.claim(f"m{n}", b"", start)
+    fence, _ = ledger.fleet.lead("w/1", 60_000) or (0, False)
     recovery = Recovery(fleet.app, ledger, lambda *about: None)
     work = lambda: done.append(recovery.recover(worker, "i", fence))  # noqa: E731
     threading.Thread(target=work, daemon=True).start()

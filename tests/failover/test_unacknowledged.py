@@ -63,13 +63,13 @@ def test_NEW_9_what_lies_under_a_living_worker_or_one_that_is_being_recovered_fr
     site: Site, ledger: Ledger, recovery: Recovery
 ) -> None:
     living = _received(site, "living", goes=False)
-    ledger.beat(f"w1@h/{living}", {"node": "w1@h"}, first=True)
+    ledger.fleet.beat(f"w1@h/{living}", {"node": "w1@h"}, first=True)
     dying = _received(site, "dying")
-    ledger.beat(f"w2@h/{dying}", {"node": "w2@h"}, first=True)
+    ledger.fleet.beat(f"w2@h/{dying}", {"node": "w2@h"}, first=True)
     for _ in range(3):
         recovery.sweep_unacknowledged()
     assert len(site.entries()) == 2 and not _waiting(site)
-    ledger.retire(f"w2@h/{dying}")
+    ledger.fleet.retire(f"w2@h/{dying}")
     recovery.sweep_unacknowledged()
     recovery.sweep_unacknowledged()
     assert _waiting(site) == ["mdying"] and len(site.entries()) == 1
@@ -80,7 +80,7 @@ def test_NEW_9_a_worker_that_was_unknown_once_and_says_that_it_lives_keeps_its_m
 ) -> None:
     boot_id = _received(site, "kept", goes=False)
     recovery.sweep_unacknowledged()
-    ledger.beat(f"w1@h/{boot_id}", {"node": "w1@h"}, first=True)
+    ledger.fleet.beat(f"w1@h/{boot_id}", {"node": "w1@h"}, first=True)
     recovery.sweep_unacknowledged()
     assert len(site.entries()) == 1
 

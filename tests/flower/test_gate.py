@@ -17,13 +17,13 @@ LIFT = 'action="/poison/gate/lift"'
 
 def close_gate(fleet: Fleet) -> None:
     ledger = plugin_of(fleet.app).open_ledger()
-    led = ledger.lead("monitor", 60_000)
+    led = ledger.fleet.lead("monitor", 60_000)
     assert led is not None
     for n in range(3):
-        ledger.beat(f"w{n}/b", {"node": "n"}, first=True)
+        ledger.fleet.beat(f"w{n}/b", {"node": "n"}, first=True)
         ledger.client.hset(ledger.keys.worker(f"w{n}/b"), "since", 1)
     for n in range(3):
-        ledger.declare_dead(f"w{n}/b", f"i{n}", Silence.SILENT, 0, led[0], GateLimits(0.5, 3, 60_000))
+        ledger.fleet.declare_dead(f"w{n}/b", f"i{n}", Silence.SILENT, 0, led[0], GateLimits(0.5, 3, 60_000))
 
 
 def test_NEW_1_a_closed_gate_is_shown_and_lifted_in_the_name_of_the_user(

@@ -262,28 +262,28 @@ def test_a_suspect_that_died_on_trial_is_convicted_where_its_workers_death_is_to
     fleet: Fleet, keeper: Keeper
 ) -> None:
     ledger, worker = keeper.ledger, "w1@host/b00t"
-    ledger.beat(worker, {"node": "w1@host"}, first=True)
-    led = ledger.lead("monitor", 60_000)
+    ledger.fleet.beat(worker, {"node": "w1@host"}, first=True)
+    led = ledger.fleet.lead("monitor", 60_000)
     assert led is not None
     ran = {}
     for name, args in {"kill_main": (), "healthy": (1,), "slow": (1.0,)}.items():
         sent = fleet.send(name, *args)
         message = keeper.receive()
         start = Start.of(f"b00t.{name}", worker, sent.id, f"fleet.{name}", queue="celery", max_crashes=2)
-        assert ledger.claim(mid_of(message.headers), b"", start)
+        assert ledger.messages.claim(mid_of(message.headers), b"", start)
         ran[name] = message, mid_of(message.headers), start
-    ledger.declare_dead(worker, "i1", Silence.SILENT, 0, led[0])
+    ledger.fleet.declare_dead(worker, "i1", Silence.SILENT, 0, led[0])
     for _, mid, start in ran.values():
-        ledger.crash(mid, start, cause="worker_lost", shared=True, incident="i1", fence=led[0])
+        ledger.messages.crash(mid, start, cause="worker_lost", shared=True, incident="i1", fence=led[0])
     for name in ("kill_main", "healthy"):
         message, mid, start = ran[name]
         trial = start._replace(token=f"cell.{name}", alone=IN_CELL)
-        assert ledger.claim(mid, b"", trial)
+        assert ledger.messages.claim(mid, b"", trial)
         if name == "healthy":
-            ledger.acquit(mid, trial, final=True)
+            ledger.messages.acquit(mid, trial, final=True)
         else:
             # As a worker tells it of a cell: of no incident, since the worker lives.
-            ledger.crash(mid, trial, cause="signal:9", shared=False)
+            ledger.messages.crash(mid, trial, cause="signal:9", shared=False)
             keeper.keep(message, crashes=0)
 
     seen = incidents.read(SimpleNamespace(quarantine=fleet.quarantine), "1h")  # type: ignore[arg-type]

@@ -27,9 +27,9 @@ def _die_if(when: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def counting(ledger: Ledger, name: str) -> None:
-    """Count what one of its methods writes, and die where that was meant."""
-    method = getattr(ledger, name)
+def counting(part: object, name: str) -> None:
+    """Count what a method of the ledger writes, and die where that was meant."""
+    method = getattr(part, name)
 
     def run(*words: Any, **more: Any) -> None:
         global writes
@@ -38,13 +38,13 @@ def counting(ledger: Ledger, name: str) -> None:
         method(*words, **more)
         _die_if("after")
 
-    setattr(ledger, name, run)
+    setattr(part, name, run)
 
 
 def main() -> None:
     ledger = Ledger(open_redis(sys.argv[1]), Keys("groups"))
-    for name in ("note_repair", "call"):
-        counting(ledger, name)
+    counting(ledger.groups, "note_repair")
+    counting(ledger.scripts, "call")
     Finder(ledger, Queries(ledger)).by_queue()
     sys.stdout.write(f"{writes}\n")
 

@@ -23,27 +23,27 @@ def _start(token: str, phase: Phase = Phase.RUNNING, pid: int = 7) -> Start:
 
 
 def test_NEW_16_a_start_begins_once_and_is_on_record_then(ledger: Ledger) -> None:
-    ledger.claim(MID, b"", _start("b.1", Phase.CLAIMED))  # its own
-    ledger.begin(MID, _start("b.1"))
-    ledger.begin(MID, _start("b.1"))  # the answer to the first was lost
+    ledger.messages.claim(MID, b"", _start("b.1", Phase.CLAIMED))  # its own
+    ledger.messages.begin(MID, _start("b.1"))
+    ledger.messages.begin(MID, _start("b.1"))  # the answer to the first was lost
     assert [(mid, start.token) for mid, start, _ in Queries(ledger).running()] == [(MID, "b.1")]
     with pytest.raises(StaleDelivery):
-        ledger.begin(MID, _start("b.2"))
+        ledger.messages.begin(MID, _start("b.2"))
     assert [start.token for _, start, _ in Queries(ledger).running()] == ["b.1"]
 
 
 @pytest.mark.parametrize("how", ["crash", "interrupt"])
 def test_NEW_16_what_was_cut_off_does_not_begin_again_and_its_retry_does(ledger: Ledger, how: str) -> None:
-    ledger.begin(MID, _start("b.1"))
+    ledger.messages.begin(MID, _start("b.1"))
     if how == "crash":
-        ledger.crash(MID, _start("b.1"), cause="signal:9", shared=False)
+        ledger.messages.crash(MID, _start("b.1"), cause="signal:9", shared=False)
     else:
-        ledger.interrupt(MID, _start("b.1"), cause="shutdown")
+        ledger.messages.interrupt(MID, _start("b.1"), cause="shutdown")
     history = Queries(ledger).history(ID)
     assert (history.cut_off, history.cut_off_by) == (MID, "signal:9" if how == "crash" else "shutdown")
     with pytest.raises(StaleDelivery):
-        ledger.begin(MID, _start("b.2"))
-    ledger.begin("m2", _start("b.3"))
+        ledger.messages.begin(MID, _start("b.2"))
+    ledger.messages.begin("m2", _start("b.3"))
 
 
 def test_NEW_16_what_never_began_was_not_cut_off(ledger: Ledger) -> None:
@@ -53,25 +53,25 @@ def test_NEW_16_what_never_began_was_not_cut_off(ledger: Ledger) -> None:
         (_start("b.3"), "not_reached"),
     )
     for start, cause in never:
-        ledger.claim(MID, b"", start)
-        ledger.interrupt(MID, start, cause=cause)
+        ledger.messages.claim(MID, b"", start)
+        ledger.messages.interrupt(MID, start, cause=cause)
         assert not Queries(ledger).history(ID).cut_off, start
-    ledger.claim(MID, b"", _start("b.4", Phase.ADMITTING))
-    ledger.crash(MID, _start("b.4", Phase.ADMITTING), cause="receive", shared=False)
+    ledger.messages.claim(MID, b"", _start("b.4", Phase.ADMITTING))
+    ledger.messages.crash(MID, _start("b.4", Phase.ADMITTING), cause="receive", shared=False)
     assert not Queries(ledger).history(ID).cut_off
-    ledger.begin(MID, _start("b.5"))
+    ledger.messages.begin(MID, _start("b.5"))
 
 
 @pytest.mark.parametrize("how", ["survived", "reclaim", "reclaim after a failure"])
 def test_NEW_16_what_lives_after_all_was_not_cut_off(ledger: Ledger, how: str) -> None:
-    ledger.begin(MID, _start("b.1"))
+    ledger.messages.begin(MID, _start("b.1"))
     if how == "reclaim after a failure":
-        ledger.rollback("m0", _start("b.0"), cause="rejected")
-    ledger.interrupt(MID, _start("b.1"), cause="frozen", failure=True)
+        ledger.messages.rollback("m0", _start("b.0"), cause="rejected")
+    ledger.messages.interrupt(MID, _start("b.1"), cause="frozen", failure=True)
     if how == "survived":
-        ledger.claim(MID, b"", _start("b.2", Phase.CLAIMED))  # another delivery of it is under way
+        ledger.messages.claim(MID, b"", _start("b.2", Phase.CLAIMED))  # another delivery of it is under way
         with pytest.raises(StaleDelivery):
-            ledger.survived(MID, "b.1", ID)
+            ledger.messages.survived(MID, "b.1", ID)
     else:
-        ledger.reclaim(MID, _start("b.1"))
+        ledger.messages.reclaim(MID, _start("b.1"))
     assert not Queries(ledger).history(ID).cut_off

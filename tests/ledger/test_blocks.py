@@ -28,7 +28,9 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
 def _convict(ledger: Ledger, mid: str, block_after: int | None, fingerprint: str = FP) -> bool:
     start = Start("R", f"b.{mid}", "w/b", 7, 1, 1, 0, f"id-{mid}", "shop.convert", "celery", 2, 5, 10, 1)
     fields: dict[str, Any] = {"body": b"x", "fingerprint": fingerprint}
-    return ledger.quarantine(mid, start, cause="signal:9", reason="x", fields=fields, block_after=block_after)
+    return ledger.quarantine.store(
+        mid, start, cause="signal:9", reason="x", fields=fields, block_after=block_after
+    )
 
 
 def _rules(ledger: Ledger) -> list[Rule]:
@@ -46,7 +48,7 @@ def _told(ledger: Ledger) -> list[tuple[str, ...]]:
 
 def _block(ledger: Ledger, kind: Kind, name: str, lasts_ms: int = 0) -> int:
     told = {"task": "shop.convert", "actor": "ann", "note": "why", "said": f"{kind} {name}: why"}
-    return ledger.block(kind, name, lasts_ms=lasts_ms, **told)
+    return ledger.policies.block(kind, name, lasts_ms=lasts_ms, **told)
 
 
 def _convictions(ledger: Ledger) -> int:
@@ -92,10 +94,10 @@ def test_NEW_3_what_a_person_blocks_stays_until_unblocked_or_over(ledger: Ledger
     task, fingerprint = sorted(_rules(ledger), key=lambda rule: rule.kind, reverse=True)
     assert (task.until, task.actor, task.note) == (None, "ann", "why")
     assert fingerprint.until == pytest.approx(fingerprint.since + 60)
-    third = ledger.unblock(Kind.TASK, "shop.convert", actor="bob", said="task shop.convert")
+    third = ledger.policies.unblock(Kind.TASK, "shop.convert", actor="bob", said="task shop.convert")
     assert third > second and _rules(ledger) == [fingerprint]
     with pytest.raises(MessageNotFound, match=r"task shop\.convert is not blocked"):
-        ledger.unblock(Kind.TASK, "shop.convert", actor="bob", said="again")
+        ledger.policies.unblock(Kind.TASK, "shop.convert", actor="bob", said="again")
     assert policies.version(ledger, ledger.keys.blocks) == third
     assert _told(ledger) == [
         ("blocked", "shop.convert", "ann", "task shop.convert: why"),
@@ -109,17 +111,17 @@ def test_NEW_3_what_is_over_is_no_rule_and_goes_with_the_next_change(ledger: Led
     ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
     ledger.client.hset(ledger.keys.blocks, "task:garbage", "{")
     with pytest.raises(MessageNotFound):
-        ledger.unblock(Kind.FINGERPRINT, FP, actor="ann", said="")
+        ledger.policies.unblock(Kind.FINGERPRINT, FP, actor="ann", said="")
     ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
     _convict(ledger, "m1", 1)
     (rule,) = read_rules(*policies.read(ledger, ledger.keys.blocks)[1:])[0].values()
     assert rule.convictions == 1, "blocked anew"
-    assert ledger.unblock(Kind.TASK, "garbage", actor="ann", said="")
+    assert ledger.policies.unblock(Kind.TASK, "garbage", actor="ann", said="")
 
 
 def test_NEW_3_unblocking_forgets_the_convictions(ledger: Ledger) -> None:
     _convict(ledger, "m1", 1)
-    ledger.unblock(Kind.FINGERPRINT, FP, actor="ann", said="")
+    ledger.policies.unblock(Kind.FINGERPRINT, FP, actor="ann", said="")
     assert _convictions(ledger) == 0
     _convict(ledger, "m2", 2)
     assert not _rules(ledger)
@@ -127,11 +129,11 @@ def test_NEW_3_unblocking_forgets_the_convictions(ledger: Ledger) -> None:
 
 def test_NEW_8_what_is_only_observed_is_told_and_counted_once_and_changes_no_state(ledger: Ledger) -> None:
     start = Start("R", "b.1", "w/b", 7, 1, 1, 0, "id", "shop.convert", "celery", 2, 5, 10, 1)
-    ledger.crash("m1", start, cause="signal:9", shared=False)
+    ledger.messages.crash("m1", start, cause="signal:9", shared=False)
     for _ in range(2):
-        ledger.would_quarantine("m1", start, cause="signal:9", reason="why")
+        ledger.quarantine.observe("m1", start, cause="signal:9", reason="why")
     other = start._replace(id="other")
-    ledger.would_quarantine("m2", other, cause="payload", reason="too large")
+    ledger.quarantine.observe("m2", other, cause="payload", reason="too large")
     queries = Queries(ledger)
     assert queries.would_quarantine() == {"payload": 1, "signal:9": 1}
     assert [entry["note"] for entry in queries.journal() if entry["event"] == "would_quarantine"] == [
@@ -141,5 +143,5 @@ def test_NEW_8_what_is_only_observed_is_told_and_counted_once_and_changes_no_sta
     assert queries.totals()["quarantined"] == 0
     assert queries.lineage("other") is None, "what has no history gets none"
     again = start._replace(token="b.2")
-    ledger.acquit("m1", again, final=True)
+    ledger.messages.acquit("m1", again, final=True)
     assert queries.lineage("id") is None

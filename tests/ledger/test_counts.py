@@ -31,15 +31,15 @@ def _totals(ledger: Ledger) -> dict[str, int]:
 
 def test_a_crash_is_counted_by_its_cause_and_not_again_when_it_is_told_again(ledger: Ledger) -> None:
     for _ in range(2):
-        ledger.crash(MID, _start(1), cause="signal:9", shared=False)
-    ledger.crash(MID, _start(2), cause="oom", shared=False)
+        ledger.messages.crash(MID, _start(1), cause="signal:9", shared=False)
+    ledger.messages.crash(MID, _start(2), cause="oom", shared=False)
     assert _totals(ledger) == {"crashed:signal:9": 1, "crashed:oom": 1}
 
 
 def test_deaths_are_counted_by_day_and_task_and_not_again_when_they_are_told_again(ledger: Ledger) -> None:
     for _ in range(2):
-        ledger.crash(MID, _start(1), cause="signal:9", shared=False)
-    ledger.crash(MID, _start(2), cause="oom", shared=False)
+        ledger.messages.crash(MID, _start(1), cause="signal:9", shared=False)
+    ledger.messages.crash(MID, _start(2), cause="oom", shared=False)
     today = Queries(ledger).now_ms() // 86_400_000
     (key, deaths), *others = Queries(ledger).deaths_by_day().items()
     assert (key[1], deaths, others) == ("shop.charge", 2, [])
@@ -52,7 +52,7 @@ def test_deaths_of_fourteen_days_are_kept_and_fifty_tasks_of_each_have_a_name(le
     ledger.client.hset(ledger.keys.deaths_by_day, mapping=old)
     for number in range(53):
         start = _start(number)._replace(task=f"shop.{'x' * 200 if number == 7 else number}")
-        ledger.crash(f"m{number}", start._replace(id=f"t{number}"), cause="oom", shared=False)
+        ledger.messages.crash(f"m{number}", start._replace(id=f"t{number}"), cause="oom", shared=False)
     found = Queries(ledger).deaths_by_day()
     assert (today - 14, "shop.old") not in found and found[today - 13, "shop.old"] == 5
     named = [task for day, task in found if day >= today and task]
@@ -62,36 +62,36 @@ def test_deaths_of_fourteen_days_are_kept_and_fifty_tasks_of_each_have_a_name(le
 
 def test_a_quarantine_is_counted_once(ledger: Ledger) -> None:
     for _ in range(2):
-        ledger.quarantine(MID, _start(1), cause="exit:7", reason="", fields={"body": "x"})
+        ledger.quarantine.store(MID, _start(1), cause="exit:7", reason="", fields={"body": "x"})
     assert _totals(ledger) == {"quarantined:exit:7": 1}
 
 
 def test_a_candidate_that_ends_alive_is_counted_as_cleared(ledger: Ledger) -> None:
-    ledger.acquit(MID, _start(1), final=True)
+    ledger.messages.acquit(MID, _start(1), final=True)
     assert _totals(ledger) == {}, "a message without a history is acquitted of nothing"
-    ledger.crash(MID, _start(1), cause="oom", shared=True)
-    ledger.acquit(MID, _start(2), final=True)
+    ledger.messages.crash(MID, _start(1), cause="oom", shared=True)
+    ledger.messages.acquit(MID, _start(2), final=True)
     assert _totals(ledger)["cleared"] == 1
 
 
 def test_a_start_that_survived_its_burial_is_counted_as_cleared(ledger: Ledger) -> None:
-    ledger.crash(MID, _start(1), cause="worker_lost", shared=True)
-    ledger.survived(MID, _start(1).token, ID)
+    ledger.messages.crash(MID, _start(1), cause="worker_lost", shared=True)
+    ledger.messages.survived(MID, _start(1).token, ID)
     assert _totals(ledger)["cleared"] == 1
 
 
 def test_a_recovery_is_counted_in_its_bucket_from_the_workers_death_on(ledger: Ledger) -> None:
-    ledger.beat(WORKER, {"node": "w1@host"}, first=True)
-    led = ledger.lead("other", 1000)
+    ledger.fleet.beat(WORKER, {"node": "w1@host"}, first=True)
+    led = ledger.fleet.lead("other", 1000)
     assert led is not None
     for number, seconds in enumerate((0, 4, 10_000)):
         incident = f"i{number}"
         if not number:
-            ledger.declare_dead(WORKER, incident, Silence.SILENT, 0, led[0])
+            ledger.fleet.declare_dead(WORKER, incident, Silence.SILENT, 0, led[0])
         else:
             died_at = Queries(ledger).now_ms() - seconds * 1000
             ledger.client.hset(ledger.keys.incident(incident), "died_at", died_at)
-        ledger.close(WORKER, incident, flagged=0, put_back=0, returned={}, fence=led[0])
+        ledger.fleet.close_incident(WORKER, incident, flagged=0, put_back=0, returned={}, fence=led[0])
     totals = _totals(ledger)
     assert 10_004_000 <= totals.pop("recovered_ms") < 10_010_000
     assert totals == {f"recovered:{RECOVERY_BOUNDS[0]}": 1, "recovered:5": 1, "recovered:inf": 1}

@@ -23,14 +23,14 @@ class DyingFleet:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.queries = Queries(ledger)
-        led = ledger.lead("monitor", 60_000)
+        led = ledger.fleet.lead("monitor", 60_000)
         assert led is not None
         self.fence = led[0]
         self._bury = 0
 
     def born(self, *names: str, stopping: int = 0, lately: bool = False) -> None:
         for name in names:
-            self.ledger.beat(name, {"node": name, "stopping": stopping}, first=True)
+            self.ledger.fleet.beat(name, {"node": name, "stopping": stopping}, first=True)
             if not lately:
                 self.ledger.client.hset(self.ledger.keys.worker(name), "since", 1)
 
@@ -39,15 +39,15 @@ class DyingFleet:
     ) -> DeclaredDead:
         self._bury += 1
         iid = f"i{self._bury}"
-        done = self.ledger.declare_dead(worker, iid, Silence.SILENT, 0, self.fence, gate, earlier)
+        done = self.ledger.fleet.declare_dead(worker, iid, Silence.SILENT, 0, self.fence, gate, earlier)
         assert done is not None
         return done
 
     def crash(self, token: str, *, shared: bool, alone: int = 0, told_by_monitor: bool = True) -> RecordedEnd:
         start = Start("R", token, "w1/b", 7, 1, 1, alone, "t1", "shop.convert", "celery", 2, 5, 10, 1)
-        assert self.ledger.claim("m1", b"", start)
+        assert self.ledger.messages.claim("m1", b"", start)
         fence = self.fence if told_by_monitor else None
-        return self.ledger.crash("m1", start, cause="worker_lost", shared=shared, fence=fence)
+        return self.ledger.messages.crash("m1", start, cause="worker_lost", shared=shared, fence=fence)
 
     def told(self, event: str) -> list[dict[str, str]]:
         return [entry for entry in self.queries.journal() if entry["event"] == event]
@@ -130,21 +130,21 @@ def test_where_the_gate_is_switched_off_nobody_counts(dying: DyingFleet) -> None
 
 
 def test_NEW_1_it_opens_by_itself_only_when_its_time_is_over(dying: DyingFleet) -> None:
-    assert not dying.ledger.lift_gate(), "it was never closed"
+    assert not dying.ledger.fleet.lift_gate(), "it was never closed"
     _close(dying)
-    assert not dying.ledger.lift_gate()
+    assert not dying.ledger.fleet.lift_gate()
     dying.ledger.client.hset(dying.ledger.keys.gate, "until", 1)
     assert not dying.queries.gate().closed, "whether somebody has noticed or not"
     assert not dying.crash("a.1", shared=True).gate_closed
-    assert dying.ledger.lift_gate()
-    assert not dying.ledger.lift_gate()
+    assert dying.ledger.fleet.lift_gate()
+    assert not dying.ledger.fleet.lift_gate()
     assert [entry["actor"] for entry in dying.told("gate_lifted")] == [""]
     assert dying.ledger.client.exists(dying.ledger.keys.deaths), "one more death may close it again"
 
 
 def test_NEW_1_who_lifts_it_by_hand_has_explained_the_deaths(dying: DyingFleet) -> None:
     _close(dying)
-    assert dying.ledger.lift_gate("ann", "a node failed")
+    assert dying.ledger.fleet.lift_gate("ann", "a node failed")
     seen = dying.queries.gate()
     assert (seen.closed, seen.lifted_by) == (False, "ann")
     dying.born("w3/b")
@@ -183,23 +183,23 @@ def test_EMS_8_a_death_that_was_none_leaves_no_proof_and_no_trial_behind(
     dying.crash("a.2", shared=False, alone=alone)
     token, worker = "a.2", "w1/br1"
     start = Start("R", token, worker, 7, 1, 1, alone, "t1", "shop.convert", "celery", 2, 5, 10, 1)
-    dying.ledger.reclaim("m1", start)
+    dying.ledger.messages.reclaim("m1", start)
     history = dying.queries.history("t1")
     assert (history.crashes, history.strikes, history.proven, history.tried) == (1, 1, 0, 0)
     assert (before.proven, before.tried) == (0, 0)
 
 
 def test_NEW_1_a_look_tells_how_the_gate_stands(dying: DyingFleet) -> None:
-    assert not dying.ledger.look("m1", "t1", 1000).gate_closed
+    assert not dying.ledger.messages.look("m1", "t1", 1000).gate_closed
     _close(dying)
-    assert dying.ledger.look("m1", "t1", 1000).gate_closed
+    assert dying.ledger.messages.look("m1", "t1", 1000).gate_closed
 
 
 def test_NEW_1_who_is_cleared_is_in_doubt_no_more(dying: DyingFleet) -> None:
     _close(dying)
     assert dying.crash("a.1", shared=True).history.doubted
     start = Start("R", "a.2", "w1/b", 7, 1, 1, 1, "t1", "shop.convert", "celery", 2, 5, 10, 1)
-    dying.ledger.acquit("m1", start, final=False)
+    dying.ledger.messages.acquit("m1", start, final=False)
     assert not dying.queries.history("t1").doubted
 
 

@@ -36,7 +36,7 @@ def keep(ledger: Ledger, number: int, tasks: int = 3) -> str:
     task, mid = f"shop.t{number % tasks}", f"m{number:04}"
     start = Start("R", f"t{mid}", "w@h/b", 1, 1, 1, 0, f"id-{mid}", task, f"q{number % 2}", 2, 5, 1, 1)
     fields = {"body": b"x", "fingerprint": f"f{number % 5}"}
-    ledger.quarantine(mid, start, cause="oom" if number % 7 else "signal:9", reason="", fields=fields)
+    ledger.quarantine.store(mid, start, cause="oom" if number % 7 else "signal:9", reason="", fields=fields)
     return mid
 
 
@@ -48,11 +48,13 @@ def test_SAP_7_groups_agree_with_the_records_while_many_put_in_and_take_out(ledg
             for step in range(60):
                 mid = keep(ledger, 1000 * number + step)
                 if dice.random() < 0.4:
-                    ledger.give_up(mid, Event.DISCARDED, "ann", "")
+                    ledger.decisions.give_up(mid, Event.DISCARDED, "ann", "")
                     if dice.random() < 0.5:
-                        ledger.restore(mid, "ann", "")
+                        ledger.decisions.restore(mid, "ann", "")
                 elif dice.random() < 0.4:
-                    ledger.released(mid, f"id-{mid}", ledger.decide(mid, "release", "ann"))
+                    ledger.decisions.released(
+                        mid, f"id-{mid}", ledger.decisions.decide(mid, "release", "ann")
+                    )
 
         return run
 
@@ -69,7 +71,7 @@ def test_SAP_7_what_a_version_of_before_put_in_or_took_out_is_put_right_by_who_r
     # One that it quarantined, of which nobody knows a group; it dies in the middle of putting such right.
     index = list(ledger.client.scan_iter(f"{ledger.keys.groups}:*"))
     ledger.client.delete(*index)
-    ledger.regroup(mids[:7])
+    ledger.groups.regroup(mids[:7])
     assert not queries.alike(GroupKind.QUEUE).is_whole
     assert sum(group.count for group in finder.groups()[0]) == 20
     hold_to_records(queries, ledger)

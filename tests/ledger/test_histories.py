@@ -40,26 +40,28 @@ class Book:
         known = self.queries.history("id")
         self.ledger.client.hset(self.ledger.keys.message(MID), "crashes", known.crashes)
         self.ledger.client.delete(self.ledger.keys.lineage("id"))  # as quarantine.lua does
-        self.ledger.released(MID, "id", 1)
+        self.ledger.decisions.released(MID, "id", 1)
 
 
 EVENTS: dict[str, tuple[str, bool | None, Callable[[Book], Any]]] = {
     "alone": ("its pool process died: signal, exit status, out of memory", True,
-              lambda b: b.ledger.crash(MID, b.begin(), cause="signal:9", shared=False)),
+              lambda b: b.ledger.messages.crash(MID, b.begin(), cause="signal:9", shared=False)),
     "cell": ("it died in its cell", True,
-             lambda b: b.ledger.crash(MID, b.begin(), cause="signal:9", shared=False)),
+             lambda b: b.ledger.messages.crash(MID, b.begin(), cause="signal:9", shared=False)),
     "shared": ("its whole worker died while it ran, or while it was received", False,
-               lambda b: b.ledger.crash(MID, b.begin(), cause="worker_lost", shared=True)),
+               lambda b: b.ledger.messages.crash(MID, b.begin(), cause="worker_lost", shared=True)),
     "limit": ("a hard time limit that puts the message back", True,
-              lambda b: b.ledger.crash(MID, b.begin(), cause="time_limit", shared=False, failure=True)),
+              lambda b: b.ledger.messages.crash(
+                  MID, b.begin(), cause="time_limit", shared=False, failure=True)),
     "rollback": ("`self.rollback()`, `Reject(requeue=True)`", None,
-                 lambda b: b.ledger.rollback(MID, b.begin(), cause="rejected")),
+                 lambda b: b.ledger.messages.rollback(MID, b.begin(), cause="rejected")),
     "shutdown": ("shutdown, revocation, lost broker connection, process recycling", None,
-                 lambda b: b.ledger.interrupt(MID, b.begin(), cause="shutdown")),
+                 lambda b: b.ledger.messages.interrupt(MID, b.begin(), cause="shutdown")),
     "spoilt": ("its worker ended while it was in a cell", None,
-               lambda b: b.ledger.interrupt(MID, b.begin(), cause="worker_lost", doubt=500, spoilt=True)),
+               lambda b: b.ledger.messages.interrupt(
+                   MID, b.begin(), cause="worker_lost", doubt=500, spoilt=True)),
     "alive": ("it ended alive", None,
-              lambda b: b.ledger.acquit(MID, b.begin(), final=False)),
+              lambda b: b.ledger.messages.acquit(MID, b.begin(), final=False)),
     "released": ("it was released", None, Book.release),
 }  # fmt: skip
 
@@ -113,12 +115,12 @@ def test_a_history_is_forgotten_after_30_days_unless_its_message_is_a_candidate(
         return int(left)
 
     cut_short = book.begin()
-    book.ledger.interrupt(MID, cut_short, cause="shutdown")
+    book.ledger.messages.interrupt(MID, cut_short, cause="shutdown")
     assert 0 < expires_in() <= 30 * 86_400, "nobody may ever tell of its end"
     died = book.begin()
-    book.ledger.crash(MID, died, cause="worker_lost", shared=True)
+    book.ledger.messages.crash(MID, died, cause="worker_lost", shared=True)
     assert expires_in() == -1
     book.begin()
     with pytest.raises(StaleDelivery):
-        book.ledger.survived(MID, died.token, "id")
+        book.ledger.messages.survived(MID, died.token, "id")
     assert 0 < expires_in() <= 30 * 86_400, "the other delivery may be given back without a run"

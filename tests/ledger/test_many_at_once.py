@@ -46,12 +46,12 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def test_a_hundred_look_ups_and_a_hundred_claims_are_a_round_trip_each(
     ledger: Ledger, sent: list[object]
 ) -> None:
-    ledger.claim("m", b"", None)
-    ledger.look("m", "id", 1000)  # both scripts are known to Redis by now
+    ledger.messages.claim("m", b"", None)
+    ledger.messages.look("m", "id", 1000)  # both scripts are known to Redis by now
     del sent[:]
-    assert ledger.claim_many((f"m{n}", b"", start_of(n)) for n in range(MANY)) == [True] * MANY
+    assert ledger.messages.claim_many((f"m{n}", b"", start_of(n)) for n in range(MANY)) == [True] * MANY
     assert len(sent) == 1
-    states = ledger.look_many(((f"m{n}", f"id{n}") for n in range(MANY)), 1000)
+    states = ledger.messages.look_many(((f"m{n}", f"id{n}") for n in range(MANY)), 1000)
     assert len(sent) == 2
     assert [state.start for state in states] == [start_of(n) for n in range(MANY)]
 
@@ -59,17 +59,17 @@ def test_a_hundred_look_ups_and_a_hundred_claims_are_a_round_trip_each(
 def test_scripts_that_redis_has_forgotten_are_loaded_again(ledger: Ledger) -> None:
     for _ in range(2):
         ledger.client.script_flush()
-        assert [state.start for state in ledger.look_many([("m1", "id1"), ("m2", "id2")], 1000)] == [
+        assert [state.start for state in ledger.messages.look_many([("m1", "id1"), ("m2", "id2")], 1000)] == [
             None,
             None,
         ]
         ledger.client.script_flush()
-        assert all(ledger.claim_many([("m1", b"", None), ("m2", b"", None)]))
+        assert all(ledger.messages.claim_many([("m1", b"", None), ("m2", b"", None)]))
 
 
 def test_TP1_8_of_two_copies_that_are_claimed_together_one_gets_in(ledger: Ledger) -> None:
     claims = [("m", b"", start_of(1, "a.1")), ("m", b"", start_of(1, "a.2")), ("other", b"", start_of(2))]
-    assert ledger.claim_many(claims) == [True, False, True]
+    assert ledger.messages.claim_many(claims) == [True, False, True]
     assert {mid: start.token for mid, start, _ in Queries(ledger).running()} == {
         "m": "a.1",
         "other": "0a1b.2",
@@ -77,13 +77,13 @@ def test_TP1_8_of_two_copies_that_are_claimed_together_one_gets_in(ledger: Ledge
 
 
 def test_nobody_to_look_up_costs_nothing(ledger: Ledger) -> None:
-    assert ledger.look_many([], 1000) == [] and ledger.claim_many([]) == []
+    assert ledger.messages.look_many([], 1000) == [] and ledger.messages.claim_many([]) == []
 
 
 def test_an_error_in_one_of_many_is_an_error(ledger: Ledger) -> None:
     ledger.client.set(ledger.keys.lineage("id2"), "no hash")
     with pytest.raises(LedgerUnavailable):
-        ledger.look_many([("m1", "id1"), ("m2", "id2")], 1000)
+        ledger.messages.look_many([("m1", "id1"), ("m2", "id2")], 1000)
 
 
 def test_NEW_6_many_decisions_are_one_round_trip_and_each_is_what_it_would_be_alone(
@@ -91,12 +91,12 @@ def test_NEW_6_many_decisions_are_one_round_trip_and_each_is_what_it_would_be_al
 ) -> None:
     for number in range(MANY):
         fields = {"body": b"b", "headers": "{}", "properties": "{}"}
-        ledger.quarantine(f"m{number}", start_of(number), cause="oom", reason="death 2", fields=fields)
-    ledger.decide("m7", "fail", "ada", "poison")
+        ledger.quarantine.store(f"m{number}", start_of(number), cause="oom", reason="death 2", fields=fields)
+    ledger.decisions.decide("m7", "fail", "ada", "poison")
     mids = ["unknown", *(f"m{number}" for number in range(MANY))]
     ledger.client.script_flush()
     del sent[:]
-    decided = ledger.decide_each(mids, "release", "grace", "try again")
+    decided = ledger.decisions.decide_each(mids, "release", "grace", "try again")
     assert len(sent) == 3, "one that the script is missing, one that loads it, and one for all"
     assert [type(answer) for answer in decided] == [
         *(MessageNotFound, *[int] * 7, DecisionPending, *[int] * (MANY - 8)),
@@ -104,7 +104,7 @@ def test_NEW_6_many_decisions_are_one_round_trip_and_each_is_what_it_would_be_al
     assert "ada is deciding" in str(decided[8])
     del sent[:]
     releases = [(mid, f"id{mid[1:]}", 2 if mid == "m7" else 1) for mid in mids]
-    refused = ledger.released_each(releases, "grace", "try again")
+    refused = ledger.decisions.released_each(releases, "grace", "try again")
     assert len(sent) <= 3
     assert {mid for mid, error in zip(mids, refused, strict=True) if error is not None} == {"m7"}
     kept = Queries(ledger)

@@ -43,11 +43,11 @@ def _finishes(ledger: Ledger, start: Start = RUNNING) -> None:
 
 
 def _park(ledger: Ledger, number: int = 0, parcel: bytes = b"\x00original") -> bool:
-    return ledger.park(MID, RUNNING.encode(), COPY, number=number, parcel=parcel)
+    return ledger.parking.park(MID, RUNNING.encode(), COPY, number=number, parcel=parcel)
 
 
 def _parked(ledger: Ledger) -> tuple[ParkingState, int]:
-    parked = ledger.look(MID, "id/ü", 1000).parked
+    parked = ledger.messages.look(MID, "id/ü", 1000).parked
     assert parked is not None
     return parked.state, parked.number
 
@@ -75,7 +75,7 @@ def test_NEW_1_a_suspect_is_kept_on_its_way_to_its_trial_unless_it_has_started(
     suspect = COPY._replace(alone=1)
 
     def park(number: int = 0) -> bool:
-        return ledger.park(MID, b"", suspect, number=number, parcel=b"\x00original")
+        return ledger.parking.park(MID, b"", suspect, number=number, parcel=b"\x00original")
 
     _runs(ledger)
     assert not park(), "it runs by now"
@@ -88,7 +88,7 @@ def test_NEW_1_a_suspect_is_kept_on_its_way_to_its_trial_unless_it_has_started(
     assert record.reason == "parked on its way to its trial"
     (entry,) = queries.journal()
     assert (entry["event"], entry["token"], entry["note"]) == ("parked", "t2", "for its trial")
-    assert ledger.unpark(MID, parked.number)
+    assert ledger.parking.unpark(MID, parked.number)
     assert park(parked.number), "the copy strayed, and is sent once more"
     assert not park(parked.number), "void since then"
 
@@ -120,7 +120,7 @@ def test_TP1_8_each_parking_has_a_higher_number_and_a_copy_of_an_earlier_one_is_
     _runs(ledger)
     _park(ledger)
     _, first = _parked(ledger)
-    assert ledger.unpark(MID, first)
+    assert ledger.parking.unpark(MID, first)
     assert _park(ledger, number=first)
     state, second = _parked(ledger)
     assert (state, second > first) == ("waiting", True)
@@ -128,7 +128,7 @@ def test_TP1_8_each_parking_has_a_higher_number_and_a_copy_of_an_earlier_one_is_
     assert _park(ledger, number=second), "published, and its monitor has not said so yet"
     state, third = _parked(ledger)
     assert (state, third > second) == ("waiting", True)
-    assert not ledger.unpark(MID, second), "too late: it waits again"
+    assert not ledger.parking.unpark(MID, second), "too late: it waits again"
     assert _parked(ledger) == ("waiting", third)
 
 
@@ -147,10 +147,10 @@ def test_TP1_8_only_the_parking_that_was_published_is_noted_as_published(
     _runs(ledger)
     _park(ledger)
     _, number = _parked(ledger)
-    assert not ledger.unpark(MID, number - 1)
+    assert not ledger.parking.unpark(MID, number - 1)
     assert queries.totals()["parked"] == 1
-    assert ledger.unpark(MID, number)
-    assert not ledger.unpark(MID, number), "once"
+    assert ledger.parking.unpark(MID, number)
+    assert not ledger.parking.unpark(MID, number), "once"
     assert _parked(ledger) == ("published", number)
     assert queries.parcel(MID) is None and queries.totals()["parked"] == 0
     assert _events(queries) == ["parked", "unparked"]
@@ -158,28 +158,28 @@ def test_TP1_8_only_the_parking_that_was_published_is_noted_as_published(
 
 def _settle(ledger: Ledger) -> None:
     _finishes(ledger)
-    assert ledger.clean_up([("other", "t0"), (MID, "t1")]) == [0]
+    assert ledger.messages.clean_up([("other", "t0"), (MID, "t1")]) == [0]
 
 
 def _settle_without_entry(ledger: Ledger) -> None:
-    ledger.crash(MID, RUNNING, cause="worker_lost", shared=True)
-    ledger.clean_up([(MID, "t1")])
+    ledger.messages.crash(MID, RUNNING, cause="worker_lost", shared=True)
+    ledger.messages.clean_up([(MID, "t1")])
 
 
 def _acquit(ledger: Ledger) -> None:
     _finishes(ledger)
-    ledger.acquit(MID, RUNNING, final=True)
+    ledger.messages.acquit(MID, RUNNING, final=True)
 
 
 def _acquit_without_entry(ledger: Ledger) -> None:
     """Its worker was cut off and taken for dead; nobody knows whether the broker hears of its end."""
-    ledger.interrupt(MID, RUNNING, cause="worker_lost")
-    ledger.acquit(MID, RUNNING, final=True, copy=True)
+    ledger.messages.interrupt(MID, RUNNING, cause="worker_lost")
+    ledger.messages.acquit(MID, RUNNING, final=True, copy=True)
 
 
 def _duplicate(ledger: Ledger) -> None:
     _finishes(ledger)
-    ledger.duplicate(MID, start_of("t3", "C"), reason="x")
+    ledger.messages.duplicate(MID, start_of("t3", "C"), reason="x")
 
 
 ENDS = pytest.mark.parametrize(
@@ -196,11 +196,11 @@ def test_TP1_8_whatever_ends_a_message_ends_its_parking_in_the_same_step(
     _park(ledger)
     _, number = _parked(ledger)
     if published:
-        ledger.unpark(MID, number)
+        ledger.parking.unpark(MID, number)
     end(ledger)
     state, last = _parked(ledger)
     assert (state, last > number) == ("finished", True), "so that late copies are told"
-    assert queries.parcel(MID) is None and not ledger.unpark(MID, number)
+    assert queries.parcel(MID) is None and not ledger.parking.unpark(MID, number)
     assert not [*queries.running()]
     told = [e for e in queries.journal() if e["event"] == "duplicate" and e["token"] == COPY.token]
     assert len(told) == (not published), "a copy that was published is told when it is dropped"
@@ -210,11 +210,11 @@ def test_TP1_8_quarantine_keeps_the_one_original(ledger: Ledger, queries: Querie
     _runs(ledger)
     _park(ledger)
     _, number = _parked(ledger)
-    ledger.quarantine(MID, RUNNING, cause="requested", reason="x", fields={"body": b"x"})
+    ledger.quarantine.store(MID, RUNNING, cause="requested", reason="x", fields={"body": b"x"})
     state, last = _parked(ledger)
     assert (state, last > number) == ("kept", True)
     assert queries.parcel(MID) is None
-    ledger.clean_up([(MID, "t1")])
+    ledger.messages.clean_up([(MID, "t1")])
     assert _parked(ledger) == ("kept", last), "a release is no copy of a finished message"
 
 
@@ -224,7 +224,7 @@ def test_TP1_8_what_came_to_grief_stays_parked(ledger: Ledger, queries: Queries,
     _park(ledger)
     before = _parked(ledger)
     arguments = {"cause": "x"} | ({"shared": False} if by == "crash" else {})
-    getattr(ledger, by)(MID, RUNNING, **arguments)
+    getattr(ledger.messages, by)(MID, RUNNING, **arguments)
     assert _parked(ledger) == before and queries.parcel(MID)
 
 
@@ -234,9 +234,9 @@ def test_EMS_8_a_start_that_lost_its_message_does_not_end_the_parking(
     _runs(ledger)
     _park(ledger)
     before = _parked(ledger)
-    ledger.clean_up([(MID, "old")])
-    ledger.acquit(MID, start_of("old"), final=True)
-    ledger.duplicate(MID, start_of("t3", "C"), reason="x")
+    ledger.messages.clean_up([(MID, "old")])
+    ledger.messages.acquit(MID, start_of("old"), final=True)
+    ledger.messages.duplicate(MID, start_of("t3", "C"), reason="x")
     assert _parked(ledger) == before and queries.parcel(MID)
 
 
@@ -244,18 +244,18 @@ def test_a_parking_is_forgotten_only_as_it_was_read(ledger: Ledger, queries: Que
     _runs(ledger)
     _park(ledger)
     ((_, _, raw),) = queries.parked()
-    ledger.unpark(MID, _parked(ledger)[1])
-    ledger.forget(MID, raw)
+    ledger.parking.unpark(MID, _parked(ledger)[1])
+    ledger.parking.forget(MID, raw)
     ((_, _, raw),) = queries.parked()
-    ledger.forget(MID, raw)
+    ledger.parking.forget(MID, raw)
     assert not [*queries.parked()]
 
 
 def test_a_claim_stands_in_the_way_only_while_its_worker_lives(ledger: Ledger) -> None:
     _runs(ledger, COPY)
-    assert not ledger.look(MID, "id", 1000).is_in_the_way, "nobody knows that worker"
-    ledger.beat(COPY.worker, {"node": "n"}, first=True)
-    assert ledger.look(MID, "id", 60_000).is_in_the_way
-    assert not ledger.look(MID, "id", 0).is_in_the_way, "it is silent"
+    assert not ledger.messages.look(MID, "id", 1000).is_in_the_way, "nobody knows that worker"
+    ledger.fleet.beat(COPY.worker, {"node": "n"}, first=True)
+    assert ledger.messages.look(MID, "id", 60_000).is_in_the_way
+    assert not ledger.messages.look(MID, "id", 0).is_in_the_way, "it is silent"
     _runs(ledger)
-    assert ledger.look(MID, "id", 0).is_in_the_way, "it ran: its monitor decides when it is over"
+    assert ledger.messages.look(MID, "id", 0).is_in_the_way, "it ran: its monitor decides when it is over"

@@ -93,7 +93,7 @@ def test_what_is_parked_of_a_paused_task_stays_until_it_is_resumed(fleet: Fleet)
     parcel = pack(StoredMessage(body=b"x", content_type="", content_encoding=""))
     for mid, task in (("m1", "t"), ("m2", "another")):
         start = Start("C", f"b.{mid}", "w/b", 7, 1, 1, 0, f"id-{mid}", task, "celery", 2, 5, 10, 1)
-        assert ledger.park(mid, b"", start, number=0, parcel=parcel)
+        assert ledger.parking.park(mid, b"", start, number=0, parcel=parcel)
     _pause(ledger, Scope.TASK, "t")
     assert parking.round() == 1 and parking.round() == 0
     assert [parked.start.task for _, parked in Queries(ledger).parked_now()] == ["t"]

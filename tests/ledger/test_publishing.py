@@ -70,7 +70,7 @@ def test_NEW_7_a_proposal_puts_nothing_in_force_and_waits_for_a_person(ledger: L
 
 
 def test_NEW_7_a_person_applies_what_was_read_and_one_command_takes_all_of_it_back(ledger: Ledger) -> None:
-    ledger.set_policy("*", '{"max_failures":7}', 0, "eva", "")
+    ledger.policies.set("*", '{"max_failures":7}', 0, "eva", "")
     _, version = _publish(ledger, policy=POLICY)
     assert Proposals(ledger).apply(version, actor="ann", note="seen") == (3, 2)
     known = policies.version(ledger, ledger.keys.blocks), policies.version(ledger, ledger.keys.policy)
@@ -160,12 +160,12 @@ def test_what_a_person_said_no_to_is_remembered(ledger: Ledger) -> None:
 
 def test_a_persons_rule_and_policy_are_neither_replaced_nor_taken_back(ledger: Ledger) -> None:
     told = {"task": "shop.pdf", "actor": "eva", "note": "mine", "said": "mine"}
-    ledger.block(Kind.FINGERPRINT, RULES[0].fingerprint, lasts_ms=0, **told)
+    ledger.policies.block(Kind.FINGERPRINT, RULES[0].fingerprint, lasts_ms=0, **told)
     _, version = _publish(ledger, policy=POLICY)
     assert Proposals(ledger).apply(version, actor="cron") == (2, 2)
     # Changed by a person after the pipeline did.
-    ledger.block(Kind.FINGERPRINT, RULES[1].fingerprint, lasts_ms=0, **told)
-    ledger.set_policy("*", '{"max_crashes":3}', policies.version(ledger, ledger.keys.policy), "eva", "")
+    ledger.policies.block(Kind.FINGERPRINT, RULES[1].fingerprint, lasts_ms=0, **told)
+    ledger.policies.set("*", '{"max_crashes":3}', policies.version(ledger, ledger.keys.policy), "eva", "")
     assert Proposals(ledger).retract("ben") == (1, False)
     assert set(_in_force(ledger).values()) == {"eva"} and _every_task(ledger) == {"max_crashes": 3}
 

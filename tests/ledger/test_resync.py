@@ -33,35 +33,35 @@ def _on_record(ledger: Ledger) -> dict[str, tuple[str, str]]:
 
 def test_TP1_8_a_forgotten_start_is_on_record_again_with_its_end(ledger: Ledger) -> None:
     starts = [("runs", _start("0a1b.1"), Ended.NOT), ("ended", _start("0a1b.2"), Ended.DONE)]
-    assert ledger.resync(starts) == 2
+    assert ledger.messages.resync(starts) == 2
     assert _on_record(ledger) == {"runs": ("0a1b.1", ""), "ended": ("0a1b.2", "D")}
-    assert ledger.resync(starts) == 0, "it knows that now"
+    assert ledger.messages.resync(starts) == 0, "it knows that now"
 
 
 def test_TP1_8_the_end_of_a_start_that_is_on_record_is_added(ledger: Ledger) -> None:
-    ledger.claim("m", b"", _start("0a1b.1"))
-    assert ledger.resync([("m", _start("0a1b.1"), Ended.DONE)]) == 1
+    ledger.messages.claim("m", b"", _start("0a1b.1"))
+    assert ledger.messages.resync([("m", _start("0a1b.1"), Ended.DONE)]) == 1
     assert _on_record(ledger) == {"m": ("0a1b.1", "D")}
 
 
 def test_EMS_8_another_start_of_the_message_is_left_alone(ledger: Ledger) -> None:
-    ledger.claim("m", b"", _start("0c3d.1", "w2@host/0c3d"))
-    assert ledger.resync([("m", _start("0a1b.1"), Ended.DONE)]) == 0
+    ledger.messages.claim("m", b"", _start("0c3d.1", "w2@host/0c3d"))
+    assert ledger.messages.resync([("m", _start("0a1b.1"), Ended.DONE)]) == 0
     assert _on_record(ledger) == {"m": ("0c3d.1", "")}
 
 
 def test_EMS_8_a_worker_that_was_declared_dead_is_not_heard(ledger: Ledger) -> None:
     ledger.client.zadd(ledger.keys.buried, {WORKER: 1})
-    assert ledger.resync([("m", _start("0a1b.1"), Ended.NOT)]) == 0
+    assert ledger.messages.resync([("m", _start("0a1b.1"), Ended.NOT)]) == 0
     assert not _on_record(ledger)
 
 
 def test_TP1_8_an_end_that_a_copy_was_told_already_is_not_told_again(ledger: Ledger) -> None:
     ended = ("m", _start("0a1b.1"), Ended.DONE)
-    ledger.resync([ended])
-    ledger.duplicate("m", _start("0c3d.1", "w2@host/0c3d"), reason="finished")
+    ledger.messages.resync([ended])
+    ledger.messages.duplicate("m", _start("0c3d.1", "w2@host/0c3d"), reason="finished")
     assert not _on_record(ledger), "its copy was dropped, and the start forgotten"
-    assert ledger.resync([ended]) == 0 and not _on_record(ledger)
+    assert ledger.messages.resync([ended]) == 0 and not _on_record(ledger)
 
 
 @pytest.mark.parametrize("phase", [Phase.CLAIMED, Phase.RUNNING])
@@ -69,6 +69,6 @@ def test_TP1_8_a_start_that_is_taken_back_stays_what_it_was(ledger: Ledger, phas
     on_record = _start("0a1b.1")._replace(phase=phase, at_ms=1_795_457_568_385)
     ledger.client.hset(ledger.keys.running, "m", on_record.encode())
     unheard = on_record._replace(worker=WORKER + "r1", phase=Phase.RUNNING, pid=0, at_ms=0)
-    ledger.reclaim("m", unheard)  # nobody has heard that it began
+    ledger.messages.reclaim("m", unheard)  # nobody has heard that it began
     ((_, found, _),) = Queries(ledger).running()
     assert found == on_record._replace(worker=WORKER + "r1")

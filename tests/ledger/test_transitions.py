@@ -90,12 +90,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def start(self, mid: str, which: int) -> None:
         book = self.books[mid]
         ledger = self.ledger(which)
-        recorded = ledger.look(mid, f"id-{mid}", 1000)
+        recorded = ledger.messages.look(mid, f"id-{mid}", 1000)
         token = f"t{next(self.tokens)}"
         if book.state in (State.NDLV, State.FAIL, State.DLNG):
             assert recorded.kept == book.state or book.state is State.DLNG
             return
-        assert ledger.claim(mid, recorded.raw, start_of(mid, token))
+        assert ledger.messages.claim(mid, recorded.raw, start_of(mid, token))
         book.token, book.state = token, State.DLNG
 
     @rule(mid=mids, which=clients, failure=st.booleans(), shared=st.booleans())
@@ -105,8 +105,8 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         start = start_of(mid, book.token)
         arguments: dict[str, Any] = {"cause": "signal:9", "shared": shared, "failure": failure}
-        first = self.ledger(which).crash(mid, start, **arguments)
-        again = self.ledger(1 - which).crash(mid, start, **arguments)
+        first = self.ledger(which).messages.crash(mid, start, **arguments)
+        again = self.ledger(1 - which).messages.crash(mid, start, **arguments)
         assert first == again, "reported twice, counted once"
         book.crashes += 1
         book.strikes += 1
@@ -120,9 +120,9 @@ class LedgerMachine(RuleBasedStateMachine):
         if book.state is not State.DLNG:
             return
         start = start_of(mid, book.token)
-        assert self.ledger(which).rollback(mid, start, cause="x") == self.ledger(1 - which).rollback(
-            mid, start, cause="x"
-        )
+        assert self.ledger(which).messages.rollback(mid, start, cause="x") == self.ledger(
+            1 - which
+        ).messages.rollback(mid, start, cause="x")
         book.failures += 1
         book.state = State.TBDL
         self.events["rolled_back"] += 1
@@ -133,9 +133,9 @@ class LedgerMachine(RuleBasedStateMachine):
         if book.state is not State.DLNG:
             return
         start = start_of(mid, book.token)
-        self.ledger(which).interrupt(mid, start, cause="shutdown")
+        self.ledger(which).messages.interrupt(mid, start, cause="shutdown")
         with pytest.raises(StaleDelivery):
-            self.ledger(1 - which).interrupt(mid, start, cause="shutdown")
+            self.ledger(1 - which).messages.interrupt(mid, start, cause="shutdown")
         book.state = State.TBDL
         self.events["interrupted"] += 1
 
@@ -144,7 +144,7 @@ class LedgerMachine(RuleBasedStateMachine):
         book = self.books[mid]
         if book.state is not State.DLNG:
             return
-        self.ledger(which).acquit(mid, start_of(mid, book.token), final=final)
+        self.ledger(which).messages.acquit(mid, start_of(mid, book.token), final=final)
         if book.candidate:
             self.events["cleared"] += 1
         if final:
@@ -159,7 +159,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         ledger = self.ledger(which)
         ledger.client.hset(ledger.keys.done, book.token, "D")
-        ledger.duplicate(mid, start_of(mid, f"t{next(self.tokens)}"), reason="finished")
+        ledger.messages.duplicate(mid, start_of(mid, f"t{next(self.tokens)}"), reason="finished")
         self.events["duplicate"] += 1
         if book.candidate:
             self.events["cleared"] += 1
@@ -172,10 +172,12 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         old = start_of(mid, "t0")
         for act in (
-            lambda: self.ledger(which).crash(mid, old, cause="x", shared=False),
-            lambda: self.ledger(which).rollback(mid, old, cause="x"),
-            lambda: self.ledger(which).interrupt(mid, old, cause="x"),
-            lambda: self.ledger(which).quarantine(mid, old, cause="x", reason="x", fields={"body": b""}),
+            lambda: self.ledger(which).messages.crash(mid, old, cause="x", shared=False),
+            lambda: self.ledger(which).messages.rollback(mid, old, cause="x"),
+            lambda: self.ledger(which).messages.interrupt(mid, old, cause="x"),
+            lambda: self.ledger(which).quarantine.store(
+                mid, old, cause="x", reason="x", fields={"body": b""}
+            ),
         ):
             with pytest.raises(StaleDelivery):
                 act()
@@ -189,9 +191,9 @@ class LedgerMachine(RuleBasedStateMachine):
         keep = {"cause": "signal:9", "reason": "because", "fields": fields}
         if book.state is State.FAIL:
             with pytest.raises(IllegalTransition):
-                ledger.quarantine(mid, start, **keep)  # type: ignore[arg-type]
+                ledger.quarantine.store(mid, start, **keep)  # type: ignore[arg-type]
             return
-        new = ledger.quarantine(mid, start, **keep)  # type: ignore[arg-type]
+        new = ledger.quarantine.store(mid, start, **keep)  # type: ignore[arg-type]
         assert new == (book.state is not State.NDLV)
         self.events["quarantined"] += new
         book.state = State.NDLV
@@ -202,14 +204,14 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger(which)
         if book.state is not State.NDLV:
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                ledger.decide(mid, "release", "ann")
+                ledger.decisions.decide(mid, "release", "ann")
             return
-        number = ledger.decide(mid, "release", "ann")
+        number = ledger.decisions.decide(mid, "release", "ann")
         with pytest.raises(PoisonError):
-            self.ledger(1 - which).decide(mid, "fail", "bob")
-        self.ledger(1 - which).undecide(mid, number + 1)
+            self.ledger(1 - which).decisions.decide(mid, "fail", "bob")
+        self.ledger(1 - which).decisions.undecide(mid, number + 1)
         for client in self.ledgers:
-            client.released(mid, f"id-{mid}", number, "ann", note)
+            client.decisions.released(mid, f"id-{mid}", number, "ann", note)
         book.releases += 1
         book.strikes = book.failures = 0
         book.candidate, book.state = True, State.TBDL
@@ -221,9 +223,9 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger(which)
         if book.state is not State.NDLV:
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                ledger.give_up(mid, event, "ann", "")
+                ledger.decisions.give_up(mid, event, "ann", "")
             return
-        ledger.give_up(mid, event, "ann", "")
+        ledger.decisions.give_up(mid, event, "ann", "")
         book.state, book.resolution = State.FAIL, event.value
         self.events[event.value] += 1
 
@@ -233,9 +235,9 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger(which)
         if book.state is not State.FAIL or (book.resolution != "discarded" and not force):
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                ledger.restore(mid, "ann", "", force=force)
+                ledger.decisions.restore(mid, "ann", "", force=force)
             return
-        ledger.restore(mid, "ann", "", force=force)
+        ledger.decisions.restore(mid, "ann", "", force=force)
         book.state = State.NDLV
         self.events["restored"] += 1
 
@@ -245,9 +247,9 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger(which)
         if book.state is not State.FAIL:
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                ledger.purge(mid, "ann", "")
+                ledger.decisions.purge(mid, "ann", "")
             return
-        ledger.purge(mid, "ann", "")
+        ledger.decisions.purge(mid, "ann", "")
         book.forget()
         self.events["purged"] += 1
 
@@ -258,19 +260,19 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger, copy = self.ledger(which), f"copy-{mid}"
         if book.state is not State.NDLV:
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                ledger.edit(mid, "another", {"body": b"changed"}, actor="ann", note="", number=1)
+                ledger.decisions.edit(mid, "another", {"body": b"changed"}, actor="ann", note="", number=1)
             return
-        number = ledger.decide(mid, "edit", "ann")
+        number = ledger.decisions.decide(mid, "edit", "ann")
         with pytest.raises(StaleDelivery):
-            ledger.edit(mid, copy, {"body": b"changed"}, actor="ann", note="", number=number + 1)
+            ledger.decisions.edit(mid, copy, {"body": b"changed"}, actor="ann", note="", number=number + 1)
         for client in self.ledgers:  # the answer to the first was lost on the way
-            client.edit(mid, copy, {"body": b"changed"}, actor="ann", note="", number=number)
+            client.decisions.edit(mid, copy, {"body": b"changed"}, actor="ann", note="", number=number)
         kept = self.queries.record(copy)
         assert kept is not None and kept.state == "NDLV" and kept.releases == book.releases
         assert (kept.crashes, kept.strikes, kept.failures) == (book.crashes, book.strikes, book.failures)
         hold_to_records(self.queries, ledger)
-        ledger.give_up(copy, Event.DISCARDED, "ann", "")
-        ledger.purge(copy, "ann", "")
+        ledger.decisions.give_up(copy, Event.DISCARDED, "ann", "")
+        ledger.decisions.purge(copy, "ann", "")
         self.events.update(["edited", "copied", "discarded", "purged"])
         book.state, book.resolution = State.FAIL, "edited"
 
@@ -342,11 +344,13 @@ def test_NEW_9_who_ended_alive_is_cleared_by_its_copy_if_its_worker_did_not_live
 ) -> None:
     ledger = Ledger(open_redis(redis_url), Keys("copy"))
     queries = Queries(ledger)
-    ledger.claim("m1", b"", start_of("m1", "t1"))
-    ledger.crash("m1", start_of("m1", "t1"), cause="worker_lost", shared=True)
-    ledger.claim("m1", b"", start_of("m1", "t2", deliveries=2))
+    ledger.messages.claim("m1", b"", start_of("m1", "t1"))
+    ledger.messages.crash("m1", start_of("m1", "t1"), cause="worker_lost", shared=True)
+    ledger.messages.claim("m1", b"", start_of("m1", "t2", deliveries=2))
     ledger.client.hset(ledger.keys.done, "t2", "D")
-    ledger.duplicate("m1", start_of("m1", "t3", deliveries=1), reason="an earlier start already finished")
+    ledger.messages.duplicate(
+        "m1", start_of("m1", "t3", deliveries=1), reason="an earlier start already finished"
+    )
 
     assert queries.candidate_ids() == set() and queries.lineage("id-m1") is None
     _, cleared, copy = queries.journal()
@@ -364,7 +368,7 @@ def test_TP1_8_of_many_deliveries_of_one_message_exactly_one_is_let_in(ledgers: 
         mid = f"m{number}"
         wins = _race(
             [
-                lambda i=i, ledger=ledger: ledger.claim(mid, b"", start_of(mid, f"t{i}"))  # noqa: B023
+                lambda i=i, ledger=ledger: ledger.messages.claim(mid, b"", start_of(mid, f"t{i}"))  # noqa: B023
                 for i, ledger in enumerate(ledgers)
             ]
         )
@@ -375,16 +379,23 @@ def test_NEW_9_a_claim_that_is_sent_again_since_its_answer_was_lost_is_granted_a
     ledgers: list[Ledger],
 ) -> None:
     ours, other = start_of("m1", "t1"), start_of("m1", "t2")
-    assert [ledgers[0].claim("m1", b"", start) for start in (ours, ours, other)] == [True, True, False]
+    assert [ledgers[0].messages.claim("m1", b"", start) for start in (ours, ours, other)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_SAP_2_a_death_reported_by_many_at_once_is_one_strike(ledgers: list[Ledger]) -> None:
     for number in range(25):
         mid = f"m{number}"
         start = start_of(mid, "t1")
-        assert ledgers[0].claim(mid, b"", start)
+        assert ledgers[0].messages.claim(mid, b"", start)
         seen = _race(
-            [lambda ledger=ledger: ledger.crash(mid, start, cause="x", shared=True) for ledger in ledgers]  # noqa: B023
+            [
+                lambda ledger=ledger: ledger.messages.crash(mid, start, cause="x", shared=True)  # noqa: B023
+                for ledger in ledgers
+            ]
         )
         assert {result.history.strikes for result in seen} == {1}
 
@@ -392,18 +403,18 @@ def test_SAP_2_a_death_reported_by_many_at_once_is_one_strike(ledgers: list[Ledg
 def test_SAP_7_of_two_operators_deciding_at_once_exactly_one_decides(ledgers: list[Ledger]) -> None:
     for number in range(25):
         mid = f"m{number}"
-        ledgers[0].quarantine(mid, start_of(mid, "t1"), cause="x", reason="x", fields={"body": b"x"})
+        ledgers[0].quarantine.store(mid, start_of(mid, "t1"), cause="x", reason="x", fields={"body": b"x"})
         seen = _race(
-            [lambda ledger=ledger: ledger.decide(mid, "release", "ann") for ledger in ledgers]  # noqa: B023
+            [lambda ledger=ledger: ledger.decisions.decide(mid, "release", "ann") for ledger in ledgers]  # noqa: B023
         )
         assert sum(isinstance(result, int) for result in seen) == 1
 
 
 def test_who_completes_a_release_for_its_operator_journals_actor_and_note(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
-    ledger.quarantine("m", start_of("m", "t1"), cause="x", reason="x", fields={"body": b"x"})
-    number = ledger.decide("m", "release", "ann", "fixed in 1.2")
-    ledger.released("m", "m", number)
+    ledger.quarantine.store("m", start_of("m", "t1"), cause="x", reason="x", fields={"body": b"x"})
+    number = ledger.decisions.decide("m", "release", "ann", "fixed in 1.2")
+    ledger.decisions.released("m", "m", number)
     told = Queries(ledger).journal()[-1]
     assert (told["event"], told["actor"], told["note"]) == ("released", "ann", "fixed in 1.2")
 
@@ -411,15 +422,15 @@ def test_who_completes_a_release_for_its_operator_journals_actor_and_note(ledger
 def test_NEW_5_what_came_back_is_not_taken_out_by_the_late_end_of_its_release(ledgers: list[Ledger]) -> None:
     """The worker that received the copy was faster than the operator who had published it."""
     ledger, start = ledgers[0], start_of("m", "t1")
-    keep = partial(ledger.quarantine, "m", cause="x", reason="x", fields={"body": b"x"})
+    keep = partial(ledger.quarantine.store, "m", cause="x", reason="x", fields={"body": b"x"})
     keep(start)
-    number = ledger.decide("m", "release", "ann")
-    ledger.released("m", start.id, number)
+    number = ledger.decisions.decide("m", "release", "ann")
+    ledger.decisions.released("m", start.id, number)
     keep(start._replace(token="t2"))
-    ledger.released("m", start.id, number, "ann")
+    ledger.decisions.released("m", start.id, number, "ann")
     assert [record.mid for record in Queries(ledger).kept(State.NDLV)] == ["m"]
-    assert ledger.look("m", start.id, 1000).release == 0, "and a copy of that release is no new one"
-    assert ledger.decide("m", "release", "ann") == number + 1
+    assert ledger.messages.look("m", start.id, 1000).release == 0, "and a copy of that release is no new one"
+    assert ledger.decisions.decide("m", "release", "ann") == number + 1
 
 
 def test_NEW_5_what_never_reached_a_task_is_under_no_suspicion_when_it_is_released(
@@ -427,9 +438,9 @@ def test_NEW_5_what_never_reached_a_task_is_under_no_suspicion_when_it_is_releas
 ) -> None:
     ledger, start = ledgers[0], start_of("m", "t1")
     fields = {"body": b"x", "unprocessable": 1}
-    ledger.quarantine("m", start, cause="unknown_task", reason="x", fields=fields)
-    ledger.released("m", start.id, ledger.decide("m", "release", "ann"))
-    state = ledger.look("m", start.id, 1000)
+    ledger.quarantine.store("m", start, cause="unknown_task", reason="x", fields=fields)
+    ledger.decisions.released("m", start.id, ledger.decisions.decide("m", "release", "ann"))
+    state = ledger.messages.look("m", start.id, 1000)
     assert (state.history.candidate, state.history.probation, state.release) == (False, False, 1)
     assert not [*Queries(ledger).candidates()]
     assert ledger.client.ttl(ledger.keys.lineage(start.id)) > 0, "no run of an unguarded task clears it"
@@ -441,22 +452,22 @@ def test_NEW_6_a_release_that_keeps_the_counts_goes_on_with_them_and_what_ends_a
     ledger, start = ledgers[0], start_of("m", "t1")
     for count in range(3):
         start = start._replace(token=f"t{count}")
-        ledger.claim("m", b"", start)
-        ledger.rollback("m", start, cause="rejected")
+        ledger.messages.claim("m", b"", start)
+        ledger.messages.rollback("m", start, cause="rejected")
     start = start._replace(token="t4")
-    ledger.claim("m", b"", start)
-    ledger.crash("m", start, cause="signal:9", shared=False)
-    ledger.quarantine("m", start, cause="signal:9", reason="x", fields={"body": b"x"})
-    ledger.released("m", start.id, ledger.decide("m", "keep", "ann"))
+    ledger.messages.claim("m", b"", start)
+    ledger.messages.crash("m", start, cause="signal:9", shared=False)
+    ledger.quarantine.store("m", start, cause="signal:9", reason="x", fields={"body": b"x"})
+    ledger.decisions.released("m", start.id, ledger.decisions.decide("m", "keep", "ann"))
     history = Queries(ledger).history(start.id)
     assert (history.strikes, history.failures, history.crashes) == (1, 3, 1)
     assert (history.old_strikes, history.old_failures, history.probation) == (1, 3, True)
     start = start._replace(token="t5")
-    ledger.claim("m", b"", start)
-    ledger.rollback("m", start, cause="rejected")
+    ledger.messages.claim("m", b"", start)
+    ledger.messages.rollback("m", start, cause="rejected")
     start = start._replace(token="t6")
-    ledger.claim("m", b"", start)
-    ledger.acquit("m", start, final=False)  # a retry
+    ledger.messages.claim("m", b"", start)
+    ledger.messages.acquit("m", start, final=False)  # a retry
     history = Queries(ledger).history(start.id)
     assert (history.strikes, history.old_strikes, history.probation) == (0, 0, False)
     assert (history.failures, history.old_failures) == (4, 3)
@@ -464,7 +475,7 @@ def test_NEW_6_a_release_that_keeps_the_counts_goes_on_with_them_and_what_ends_a
 
 def test_NEW_5_where_there_is_no_room_nothing_is_kept(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
-    keep = partial(ledger.quarantine, cause="unknown_task", reason="x", fields={"body": b"x"})
+    keep = partial(ledger.quarantine.store, cause="unknown_task", reason="x", fields={"body": b"x"})
     assert keep("m1", start_of("m1", "t1"), limit=1)
     with pytest.raises(QuarantineFull):
         keep("m2", start_of("m2", "t2"), limit=1)
@@ -476,69 +487,72 @@ def test_EMS_3_of_many_monitors_exactly_one_leads_and_its_fence_only_grows(ledge
     fences = []
     for _ in range(10):
         seen = _race(
-            [lambda i=i, ledger=ledger: ledger.lead(f"w{i}", 60_000) for i, ledger in enumerate(ledgers)]
+            [
+                lambda i=i, ledger=ledger: ledger.fleet.lead(f"w{i}", 60_000)
+                for i, ledger in enumerate(ledgers)
+            ]
         )
         leading = [i for i, led in enumerate(seen) if led is not None]
         assert len(leading) == 1
         fences.append(seen[leading[0]][0])
-        ledgers[0].retire(f"w{leading[0]}")
+        ledgers[0].fleet.retire(f"w{leading[0]}")
     assert fences == sorted(set(fences))
 
 
 def test_EMS_4_a_monitor_that_lost_its_fence_buries_nobody(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
-    ledger.beat("silent", {"node": "n"}, first=True)
-    led = ledger.lead("old", 60_000)
+    ledger.fleet.beat("silent", {"node": "n"}, first=True)
+    led = ledger.fleet.lead("old", 60_000)
     assert led is not None
-    ledger.retire("old")
-    assert ledger.lead("new", 60_000) is not None
+    ledger.fleet.retire("old")
+    assert ledger.fleet.lead("new", 60_000) is not None
     with pytest.raises(PoisonError, match="took over"):
-        ledger.declare_dead("silent", "i1", Silence.SILENT, 0, led[0])
+        ledger.fleet.declare_dead("silent", "i1", Silence.SILENT, 0, led[0])
     assert "silent" in Queries(ledger).leases()
 
 
 def test_EMS_2_a_new_monitor_forgets_the_names_of_those_that_led_before(ledgers: list[Ledger]) -> None:
     """A worker that had rejoined led under its first name, died, and its lock had expired."""
     ledger = ledgers[0]
-    ledger.beat("w1@h/a", {"node": "w1@h"})
+    ledger.fleet.beat("w1@h/a", {"node": "w1@h"})
     for name in ("standalone", "w1@h/a", "w2@h/b"):
         ledger.client.hset(ledger.keys.presence, name, "run")
     ledger.client.hset(ledger.keys.gone, "standalone", 1)
-    assert ledger.lead("w2@h/b", 60_000, "run") is not None
+    assert ledger.fleet.lead("w2@h/b", 60_000, "run") is not None
     assert {*ledger.client.hkeys(ledger.keys.presence)} == {b"w1@h/a", b"w2@h/b"}
     assert not ledger.client.exists(ledger.keys.gone)
 
 
 def test_EMS_1_a_worker_that_beat_in_time_cannot_be_buried(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
-    ledger.beat("lively", {"node": "n"}, first=True)
-    led = ledger.lead("monitor", 60_000)
+    ledger.fleet.beat("lively", {"node": "n"}, first=True)
+    led = ledger.fleet.lead("monitor", 60_000)
     assert led is not None
-    assert ledger.declare_dead("lively", "i1", Silence.SILENT, 60_000, led[0]) is None
-    assert ledger.declare_dead("lively", "i1", Silence.SILENT, 0, led[0]) == DeclaredDead("worker_lost")
-    assert ledger.declare_dead("lively", "i2", Silence.SILENT, 0, led[0]) is None, "declared dead once"
+    assert ledger.fleet.declare_dead("lively", "i1", Silence.SILENT, 60_000, led[0]) is None
+    assert ledger.fleet.declare_dead("lively", "i1", Silence.SILENT, 0, led[0]) == DeclaredDead("worker_lost")
+    assert ledger.fleet.declare_dead("lively", "i2", Silence.SILENT, 0, led[0]) is None, "declared dead once"
 
 
 def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
     start = start_of("m1", "t1")
-    ledger.claim("m1", b"", start)
+    ledger.messages.claim("m1", b"", start)
     ledger.client.hset(ledger.keys.done, "t1", "D")
-    assert ledger.clean_up([("m1", "t1")]) == []
+    assert ledger.messages.clean_up([("m1", "t1")]) == []
     left = {key for key in ledger.client.keys("*") if key != ledger.keys.journal.encode()}
     assert left == set()
 
 
 def test_settling_counts_starts_and_ends_that_never_arrived(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
-    ledger.claim("m1", b"", start_of("m1", "t1"))
-    assert ledger.clean_up([("m1", "t1"), ("m2", "t2")]) == [0, 1]
+    ledger.messages.claim("m1", b"", start_of("m1", "t1"))
+    assert ledger.messages.clean_up([("m1", "t1"), ("m2", "t2")]) == [0, 1]
 
 
 def test_EMS_8_settling_an_old_start_leaves_its_successor_alone(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
-    ledger.claim("m1", b"", start_of("m1", "t2"))
-    ledger.clean_up([("m1", "t1")])
+    ledger.messages.claim("m1", b"", start_of("m1", "t2"))
+    ledger.messages.clean_up([("m1", "t1")])
     assert [mid for mid, _, _ in Queries(ledger).running()] == ["m1"]
 
 
@@ -547,22 +561,22 @@ def test_NEW_2_a_start_that_was_taken_for_dead_and_ended_alive_has_its_strike_ta
 ) -> None:
     ledger, queries = ledgers[0], Queries(ledgers[0])
     start = start_of("m1", "t1")
-    ledger.claim("m1", b"", start)
-    ledger.crash("m1", start, cause="worker_lost", shared=True)
-    ledger.survived("m1", "another token", start.id)
+    ledger.messages.claim("m1", b"", start)
+    ledger.messages.crash("m1", start, cause="worker_lost", shared=True)
+    ledger.messages.survived("m1", "another token", start.id)
     assert [record.strikes for record in queries.candidates()] == [1]
-    ledger.survived("m1", "t1", start.id)
+    ledger.messages.survived("m1", "t1", start.id)
     assert not [*queries.candidates()] and queries.lineage(start.id) is None
 
 
 def test_NEW_2_while_another_delivery_is_under_way_only_the_flag_is_taken_back(ledgers: list[Ledger]) -> None:
     ledger, queries = ledgers[0], Queries(ledgers[0])
     start = start_of("m1", "t1")
-    ledger.claim("m1", b"", start)
-    ledger.crash("m1", start, cause="worker_lost", shared=True)
-    ledger.claim("m1", b"", start_of("m1", "t2", 2))
+    ledger.messages.claim("m1", b"", start)
+    ledger.messages.crash("m1", start, cause="worker_lost", shared=True)
+    ledger.messages.claim("m1", b"", start_of("m1", "t2", 2))
     with pytest.raises(StaleDelivery):
-        ledger.survived("m1", "t1", start.id)
+        ledger.messages.survived("m1", "t1", start.id)
     record = queries.lineage(start.id)
     assert record is not None and (record.crashes, record.strikes, record.candidate) == (1, 0, False)
 
@@ -571,11 +585,11 @@ def test_EMS_8_a_start_that_ends_after_its_message_ran_elsewhere_is_stale(ledger
     ledger, queries = ledgers[0], Queries(ledgers[0])
     start = start_of("m1", "t1")
     with pytest.raises(StaleDelivery):
-        ledger.survived("m1", "t1", start.id, lost=start)
+        ledger.messages.survived("m1", "t1", start.id, lost=start)
     (entry,) = (e for e in queries.journal() if e["event"] == "stale")
     assert (entry["token"], entry["task"], entry["worker"]) == ("t1", start.task, start.worker)
-    ledger.claim("m1", b"", start)
-    ledger.survived("m1", "t1", start.id, lost=start)
+    ledger.messages.claim("m1", b"", start)
+    ledger.messages.survived("m1", "t1", start.id, lost=start)
     assert [token for _, (_, token, *_), _ in queries.running()] == ["t1"], "it is its own again"
 
 
@@ -583,34 +597,34 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
     ledgers: list[Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, quick = ledgers[:2]
-    slow.quarantine("m1", start_of("m1", "t1"), cause="x", reason="x", fields={"body": b"x"})
-    first = slow.decide("m1", "release", "ann")
-    monkeypatch.setattr("celery_poison.ledger.quarantine.DECISION_PATIENCE_MS", 0)
-    second = quick.decide("m1", "discard", "bob")
-    slow.undecide("m1", first)
-    monkeypatch.setattr("celery_poison.ledger.quarantine.DECISION_PATIENCE_MS", 30_000)
+    slow.quarantine.store("m1", start_of("m1", "t1"), cause="x", reason="x", fields={"body": b"x"})
+    first = slow.decisions.decide("m1", "release", "ann")
+    monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 0)
+    second = quick.decisions.decide("m1", "discard", "bob")
+    slow.decisions.undecide("m1", first)
+    monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 30_000)
     with pytest.raises(PoisonError, match="bob is deciding"):
-        slow.decide("m1", "release", "ann")
+        slow.decisions.decide("m1", "release", "ann")
     with pytest.raises(StaleDelivery):
-        slow.give_up("m1", Event.FAILED, "ann", "", first)
-    quick.give_up("m1", Event.DISCARDED, "bob", "", second)
+        slow.decisions.give_up("m1", Event.FAILED, "ann", "", first)
+    quick.decisions.give_up("m1", Event.DISCARDED, "bob", "", second)
     with pytest.raises(IllegalTransition):
-        slow.released("m1", "id-m1", first, "ann", "")
+        slow.decisions.released("m1", "id-m1", first, "ann", "")
 
 
 def test_EMS_8_a_monitor_notes_the_end_of_a_start_once_and_only_while_it_is_the_dead_worker_s(
     ledgers: list[Ledger],
 ) -> None:
     ledger, queries = ledgers[0], Queries(ledgers[0])
-    fence, _ = ledger.lead("w/1", 10_000) or (0, False)
+    fence, _ = ledger.fleet.lead("w/1", 10_000) or (0, False)
     start = start_of("m1", "t1")
     with pytest.raises(StaleDelivery):
-        ledger.finish("m1", start, fence=fence)
-    ledger.claim("m1", b"", start)
+        ledger.messages.finish("m1", start, fence=fence)
+    ledger.messages.claim("m1", b"", start)
     with pytest.raises(Fenced):
-        ledger.finish("m1", start, fence=fence + 1)
+        ledger.messages.finish("m1", start, fence=fence + 1)
     for _ in range(2):
-        ledger.finish("m1", start, fence=fence, release="1.2")
+        ledger.messages.finish("m1", start, fence=fence, release="1.2")
     (entry,) = (e for e in queries.journal() if e["event"] == "finished")
     assert (entry["token"], entry["state"], entry["outcome"], entry["release"]) == (
         "t1",
@@ -619,24 +633,24 @@ def test_EMS_8_a_monitor_notes_the_end_of_a_start_once_and_only_while_it_is_the_
         "1.2",
     )
     assert ledger.client.hgetall(ledger.keys.done) == {b"t1": b"D"}
-    ledger.claim("m1", start.encode(), start_of("m1", "t2"))
+    ledger.messages.claim("m1", start.encode(), start_of("m1", "t2"))
     with pytest.raises(StaleDelivery):
-        ledger.finish("m1", start, fence=fence)
+        ledger.messages.finish("m1", start, fence=fence)
 
 
 def test_EMS_3_a_monitor_that_lost_its_lock_forgets_no_end(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
-    fence, _ = ledger.lead("w/1", 10_000) or (0, False)
+    fence, _ = ledger.fleet.lead("w/1", 10_000) or (0, False)
     ledger.client.hset(ledger.keys.done, "stray", "D")
     with pytest.raises(Fenced):
-        ledger.forget_ends(["stray"], fence + 1)
+        ledger.messages.forget_ends(["stray"], fence + 1)
     assert ledger.client.hexists(ledger.keys.done, "stray")
 
 
 def test_an_end_whose_start_is_gone_is_forgotten_by_the_second_sweep(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
-    fence, _ = ledger.lead("w/1", 10_000) or (0, False)
-    ledger.claim("m1", b"", start_of("m1", "t1"))
+    fence, _ = ledger.fleet.lead("w/1", 10_000) or (0, False)
+    ledger.messages.claim("m1", b"", start_of("m1", "t1"))
     ledger.client.hset(ledger.keys.done, mapping={"t1": "D", "stray": "D"})
     recovery = Recovery(Celery(set_as_current=False), ledger, lambda *facts: None)
     recovery.sweep_orphans(60, fence)

@@ -31,14 +31,14 @@ def _suspect(ledger: Ledger, id: str, ran_s: float, *, near_limit: bool = False,
     """Park what has died with its worker once."""
     died = _start(id, **start)
     known = {"evidence": Evidence(near_limit=near_limit).encode()}
-    ledger.claim(id, b"", died)
-    ledger.crash(id, died, cause="worker_lost", shared=True, died_at=AT + ran_s, known=known)
-    assert ledger.park(id, b"", died, number=0, parcel=b"x")
+    ledger.messages.claim(id, b"", died)
+    ledger.messages.crash(id, died, cause="worker_lost", shared=True, died_at=AT + ran_s, known=known)
+    assert ledger.parking.park(id, b"", died, number=0, parcel=b"x")
 
 
 def _beats(ledger: Ledger, worker: str, room: int, queues: str = "q", **more: int) -> None:
     facts = {"queues": queues, "room": room, "concurrency": 9, **more}
-    ledger.beat(worker, facts, first=True, run_id="")
+    ledger.fleet.beat(worker, facts, first=True, run_id="")
 
 
 def _turns(ledger: Ledger) -> list[str]:
@@ -66,8 +66,8 @@ def test_NEW_1_the_likeliest_poison_leaves_first(ledger: Ledger) -> None:
     _suspect(ledger, "like-a-poison", 99.0, task="deadly")
     _suspect(ledger, "like-a-failure", 99.0, task="fails")
     for id, task, cause in (("p", "deadly", "signal:9"), ("f", "fails", "failure")):
-        ledger.claim(id, b"", _start(id, task))
-        ledger.quarantine(id, _start(id, task), cause=cause, reason="x", fields={"body": b"x"})
+        ledger.messages.claim(id, b"", _start(id, task))
+        ledger.quarantine.store(id, _start(id, task), cause=cause, reason="x", fields={"body": b"x"})
     _beats(ledger, "a@h/1", 9)
     assert _turns(ledger) == ["like-a-poison", "grew", "short", "long", "like-a-failure"]
     _beats(ledger, "a@h/1", 1)

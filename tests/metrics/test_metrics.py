@@ -58,15 +58,15 @@ def test_candidates_trials_and_acquittals(scraper: Scraper, keeper: Keeper) -> N
     def start(number: int, alone: int) -> Start:
         return Start("R", f"b.{number}", "w1@h/b", 7, 1, 1, alone, "i", "t", "celery", 2, 5, 1, 1)
 
-    keeper.ledger.crash("m", start(1, 0), cause="worker_lost", shared=True)
+    keeper.ledger.messages.crash("m", start(1, 0), cause="worker_lost", shared=True)
     scraper.await_that("candidates", is_=1)
-    keeper.ledger.claim("m", b"", start(2, 2))
-    keeper.ledger.claim("beside", b"", start(3, 0))
-    keeper.ledger.claim("over", b"", start(4, 1))
+    keeper.ledger.messages.claim("m", b"", start(2, 2))
+    keeper.ledger.messages.claim("beside", b"", start(3, 0))
+    keeper.ledger.messages.claim("over", b"", start(4, 1))
     keeper.ledger.client.hset(keeper.ledger.keys.done, start(4, 1).token, "D")
     seen = scraper.await_that("running", is_=2)
     assert scraper.await_that("candidates", is_=1)["trials", ()] == 1
-    keeper.ledger.acquit("m", start(2, 2), final=True)
+    keeper.ledger.messages.acquit("m", start(2, 2), final=True)
     scraper.await_that("acquittals_total", is_=1)
     seen = scraper.await_that("candidates", is_=0)  # counted a moment before
     assert seen["trials", ()] == 0
@@ -74,18 +74,18 @@ def test_candidates_trials_and_acquittals(scraper: Scraper, keeper: Keeper) -> N
 
 def test_workers_what_they_missed_and_recoveries_from_their_deaths(scraper: Scraper, keeper: Keeper) -> None:
     ledger = keeper.ledger
-    ledger.beat("w1@h/b", {"node": "w1@h", "unguarded": 3, "ledger_errors": 2}, first=True)
-    ledger.beat("w2@h/b", {"node": "w2@h", "stopping": 1}, first=True)
+    ledger.fleet.beat("w1@h/b", {"node": "w1@h", "unguarded": 3, "ledger_errors": 2}, first=True)
+    ledger.fleet.beat("w2@h/b", {"node": "w2@h", "stopping": 1}, first=True)
     seen = scraper.await_that("workers", "stopping", is_=1)
     assert (seen["workers", ("alive",)], seen["workers", ("silent",)]) == (1, 0)
     assert (seen["unguarded_tasks", ()], seen["ledger_errors", ()]) == (3, 2)
     assert seen["monitor_present", ()] == 0
-    led = ledger.lead("w2@h/b", 60_000)
+    led = ledger.fleet.lead("w2@h/b", 60_000)
     assert led is not None
-    ledger.declare_dead("w1@h/b", "incident", Silence.SILENT, 0, led[0])
+    ledger.fleet.declare_dead("w1@h/b", "incident", Silence.SILENT, 0, led[0])
     seen = scraper.await_that("open_incidents", is_=1)
     assert seen["monitor_present", ()] == 1
-    ledger.close("w1@h/b", "incident", flagged=0, put_back=0, returned={}, fence=led[0])
+    ledger.fleet.close_incident("w1@h/b", "incident", flagged=0, put_back=0, returned={}, fence=led[0])
     seen = scraper.await_that("recovery_seconds_count", is_=1)
     buckets = [seen["recovery_seconds_bucket", (bound,)] for bound in [*map(_float, RECOVERY_BOUNDS), "+Inf"]]
     assert buckets == sorted(buckets) and buckets[-1] == 1
@@ -99,13 +99,13 @@ def test_MSG_7_what_each_queue_has_in_store_is_counted_for_who_adds_workers(
 ) -> None:
     fleet = new_fleet(broker_url, poison_queues={"celery.quarantine": {"max_messages": 9}})
     keeper, scraper = Keeper(fleet.app), Scraper(fleet)
-    keeper.ledger.beat("w1@h/b", {"node": "w1@h", "queues": "celery,mail"}, first=True)
+    keeper.ledger.fleet.beat("w1@h/b", {"node": "w1@h", "queues": "celery,mail"}, first=True)
     keeper.ledger.client.zadd(keeper.ledger.keys.leases, {"w1@h/b": 10**15})  # heard just now, for long
     fleet.send("healthy", 1, priority=0)
     fleet.send("healthy", 2, priority=9)
     start = Start("R", "b.1", "w1@h/b", 7, 1, 1, 0, "i", "t", "mail", 2, 5, 1, 1)
-    keeper.ledger.crash("m", start, cause="worker_lost", shared=True)
-    keeper.ledger.park("p", b"", start._replace(id="p"), number=0, parcel=b"x")
+    keeper.ledger.messages.crash("m", start, cause="worker_lost", shared=True)
+    keeper.ledger.parking.park("p", b"", start._replace(id="p"), number=0, parcel=b"x")
     scraper.await_that("queue_messages", "celery", "waiting", is_=2)
     seen = scraper.await_that("queue_messages", "mail", "parked", is_=1)
     found = {labels: number for (name, labels), number in seen.items() if name == "queue_messages"}
@@ -119,7 +119,7 @@ def test_NEW_1_the_fleet_gate_is_a_gauge(scraper: Scraper, keeper: Keeper) -> No
     assert scraper.await_that("up", is_=1)["fleet_gate_closed", ()] == 0
     keeper.ledger.client.hset(keeper.ledger.keys.gate, "until", 10**15)
     scraper.await_that("fleet_gate_closed", is_=1)
-    assert keeper.ledger.lift_gate("ann")
+    assert keeper.ledger.fleet.lift_gate("ann")
     scraper.await_that("fleet_gate_closed", is_=0)
 
 
@@ -240,7 +240,7 @@ def test_a_name_of_megabytes_is_cut() -> None:
 def test_a_hostile_name_stays_one_label(scraper: Scraper, keeper: Keeper) -> None:
     name = 'x"} 1\nup 0\n\\ \u202e<script>'
     start = Start("R", "b.1", "w1@h/b", 7, 1, 1, 0, "i", name, "celery", 2, 5, 1, 1)
-    keeper.ledger.quarantine("m", start, cause="oom", reason="", fields={"body": "x"})
+    keeper.ledger.quarantine.store("m", start, cause="oom", reason="", fields={"body": "x"})
     scraper.await_that("quarantine_messages", "oom", "celery", name, is_=1)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from celery_poison.failover.monitor import Monitor
 from celery_poison.ledger import Keys, Ledger
@@ -24,10 +25,16 @@ class SlowLedger(Ledger):
 
     takes = 0.0
 
-    def watch(self, activation_ms: int) -> Fleet:
-        seen = super().watch(activation_ms)
-        time.sleep(self.takes)
-        return seen
+    def __init__(self, client: Redis, keys: Keys) -> None:
+        super().__init__(client, keys)
+        watch = self.fleet.watch
+
+        def slow(activation_ms: int) -> Fleet:
+            seen = watch(activation_ms)
+            time.sleep(self.takes)
+            return seen
+
+        self.fleet.watch = slow  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -52,7 +59,7 @@ def _listen(monitor: Monitor, ledger: Ledger, alive: str) -> None:
     deadline = time.monotonic() + 1.5 * ACTIVATION
 
     def round_() -> bool:
-        ledger.beat(alive, {"node": alive})
+        ledger.fleet.beat(alive, {"node": alive})
         monitor.round()
         return time.monotonic() > deadline
 

@@ -123,13 +123,13 @@ class Shop:
 
     def waiting(self, lane: str | Lane = "celery") -> list[int]:
         """First argument of every message that waits in a lane, in order."""
-        return [_order(Outgoing.unpack(packed)) for _, packed in self.ledger.outbox_messages(str(lane))]
+        return [_order(Outgoing.unpack(packed)) for _, packed in self.ledger.outbox.messages(str(lane))]
 
     def failed(self) -> list[int]:
-        return [_order(Outgoing.unpack(packed)) for _, packed in self.ledger.outbox_messages(FAILED)]
+        return [_order(Outgoing.unpack(packed)) for _, packed in self.ledger.outbox.messages(FAILED)]
 
     def lanes(self) -> dict[str, LaneRecord]:
-        return {str(Lane(each.queue, each.task, each.tied)): each for each in self.ledger.outbox_lanes()}
+        return {str(Lane(each.queue, each.task, each.tied)): each for each in self.ledger.outbox.lanes()}
 
     def events(self) -> list[str]:
         """Names of what was journalled."""

@@ -24,7 +24,9 @@ def shop(shop: Shop) -> Shop:
     shop.plugin.override({"poison_on_send_failed": "shop.alarm", "poison_outbox_auto_block": True})
     shop.app.conf.task_routes = {"shop.alarm": "alarms"}
     shop.hear(partial(for_failed_send, shop.app))
-    shop.ledger.block(Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said="")
+    shop.ledger.policies.block(
+        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+    )
     return shop
 
 
@@ -50,7 +52,7 @@ def test_TP1_3_row_1_of_a_synchronous_send_its_destination_cause_and_message_are
 
     with captured(take):
         shop.task("pack").delay(7)
-    shop.ledger.outbox_add(str(taken[0].lane), [taken[0].pack()])
+    shop.ledger.outbox.add(str(taken[0].lane), [taken[0].pack()])
     shop.relay()
     (report,) = shop.queued("alarms")
     assert (report["queue"], report["task"], report["cause"]) == ("celery", "shop.pack", "task_blocked")
@@ -69,10 +71,12 @@ def test_TP1_3_a_send_whose_fate_is_uncertain_says_so(shop: Shop) -> None:
 def test_TP1_3_an_error_transaction_that_cannot_be_sent_starts_none(new_shop: Callable[..., Shop]) -> None:
     shop = new_shop(poison_on_send_failed="shop.pack")
     shop.hear(partial(for_failed_send, shop.app))
-    shop.ledger.block(Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said="")
+    shop.ledger.policies.block(
+        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+    )
     shop.task("pack").delay(7)
     shop.relay()
-    shop.ledger.outbox_resend()
+    shop.ledger.outbox.resend()
     shop.relay()
     assert sum(each.waiting for each in shop.lanes().values()) == 2, "the message, and one report of it"
 
@@ -80,7 +84,9 @@ def test_TP1_3_an_error_transaction_that_cannot_be_sent_starts_none(new_shop: Ca
 def test_TP1_3_without_on_send_failed_nothing_is_started(new_shop: Callable[..., Shop]) -> None:
     shop = new_shop()
     shop.hear(partial(for_failed_send, shop.app))
-    shop.ledger.block(Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said="")
+    shop.ledger.policies.block(
+        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+    )
     shop.task("pack").delay(7)
     shop.relay()
     assert sum(each.waiting for each in shop.lanes().values()) == 1

@@ -213,7 +213,7 @@ def test_MSG_4_what_a_full_queue_does_not_take_stays_in_the_outbox_and_blocks_no
     assert (shop.lanes()["celery"].cause, shop.lanes()["celery"].blocked) == ("resources", None)
     assert [report.reason for report in shop.reports] == ["queue 'celery' holds 2 messages, its limit is 2"]
     assert shop.queued() == [1, 2]
-    shop.ledger.outbox_resend()
+    shop.ledger.outbox.resend()
     shop.relay()
     assert (shop.queued(), shop.waiting()) == ([3, 4], [5])
 
@@ -266,7 +266,7 @@ def test_MSG_3_what_is_tied_to_the_success_of_a_task_is_sent_whatever_waits(
     taken: list[Outgoing] = []
     with captured(lambda message: not taken.append(message.as_tied())):
         shop.charge(1, 2)
-    shop.ledger.outbox_add(str(taken[0].lane), [message.pack() for message in taken])
+    shop.ledger.outbox.add(str(taken[0].lane), [message.pack() for message in taken])
     shop.relay()
     assert shop.queued() == [1, 2]
 

@@ -92,7 +92,7 @@ def test_TP1_1_of_many_commits_only_the_first_waits_for_a_ledger_that_does_not_a
         asked.append(1)
         raise LedgerUnavailable("away")
 
-    monkeypatch.setattr(shop.plugin.outbox.ledger, "outbox_tell_rows", away)
+    monkeypatch.setattr(shop.plugin.outbox.ledger.outbox, "tell_rows", away)
     for number in range(3):
         _place(shop, orders, number)
     assert len(asked) <= 1 and len(rows(orders)) == 3, "a commit of a connection tells nobody"
@@ -163,13 +163,13 @@ def test_TP1_1_a_mover_that_stood_still_stores_nothing_that_another_has_moved(
     shop: Shop, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = shop.mover()
-    put = frozen._ledger.outbox_put_rows
+    put = frozen._ledger.outbox.put_rows
 
     def put_late(*args: Any) -> bool:
         _move_all(shop, orders)
         return put(*args)
 
-    monkeypatch.setattr(frozen._ledger, "outbox_put_rows", put_late)
+    monkeypatch.setattr(frozen._ledger.outbox, "put_rows", put_late)
     _place(shop, orders, 1, 2)
     frozen.once()
     assert shop.waiting() == [1, 2]

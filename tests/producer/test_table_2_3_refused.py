@@ -42,7 +42,7 @@ def test_TP1_4_rows_5_and_6_too_few_replicas_or_no_memory_are_tried_again_and_on
     assert len(shop.reports) == 1, "it is told once, however often it fails"
     assert (shop.lanes()["celery"].cause, shop.lanes()["celery"].blocked) == ("resources", None)
     broker.config_set("maxmemory", 0)
-    shop.ledger.outbox_resend()
+    shop.ledger.outbox.resend()
     shop.relay()
     assert shop.queued() == [1]
     broker.close()
@@ -66,7 +66,7 @@ def test_TP1_4_row_6_a_full_queue_is_tried_again_and_never_blocked_and_holds_up_
     assert shop.lanes()["celery"].blocked is None
     assert shop.queued("mail") == [5]
     arrived = shop.queued()
-    shop.ledger.outbox_resend()
+    shop.ledger.outbox.resend()
     shop.relay()
     arrived += shop.queued()
     assert arrived == [1, 2, 3, 4] and shop.waiting() == [], "what was taken of a batch is not sent again"
@@ -81,7 +81,9 @@ def test_TP1_6_row_7_messages_of_a_blocked_task_wait_by_themselves_and_the_other
     shop: Shop, blocks: bool
 ) -> None:
     shop.plugin.override({"poison_outbox_auto_block": blocks})
-    shop.ledger.block(Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said="")
+    shop.ledger.policies.block(
+        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+    )
     for order in (1, 2):
         shop.task("pack").delay(order)
         shop.charge(order + 10)
@@ -95,7 +97,7 @@ def test_TP1_6_row_7_messages_of_a_blocked_task_wait_by_themselves_and_the_other
     shop.task("pack").delay(3)
     shop.relay()
     assert shop.queued() == [], "during the wait nothing of it is sent"
-    shop.ledger.unblock(Kind.TASK, "shop.pack", actor="a", said="")
+    shop.ledger.policies.unblock(Kind.TASK, "shop.pack", actor="a", said="")
     if blocks:
         OutboxDesk(shop.plugin).unblock("celery", "shop.pack", actor="a")
     shop.relay()
@@ -158,7 +160,7 @@ def test_TP1_7_row_10_one_bad_message_of_a_batch_blocks_its_task_only(shop: Shop
 @MORE_BROKERS
 def test_TP1_7_row_10_what_cannot_be_read_blocks_no_other_task(shop: Shop) -> None:
     shop.charge(1)
-    shop.ledger.outbox_add("celery", [b"shop.pack\tid\tmid\tnot JSON\nbody"])
+    shop.ledger.outbox.add("celery", [b"shop.pack\tid\tmid\tnot JSON\nbody"])
     shop.charge(3)
     shop.relay()
     assert shop.queued() == [1, 3]
@@ -171,7 +173,9 @@ def test_TP1_7_row_10_what_cannot_be_read_blocks_no_other_task(shop: Shop) -> No
 
 @MORE_BROKERS
 def test_TP1_5_of_tied_messages_the_others_go_on_and_the_failed_one_is_kept(shop: Shop) -> None:
-    shop.ledger.block(Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said="")
+    shop.ledger.policies.block(
+        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+    )
     with tied(shop):
         shop.charge(1)
         shop.task("pack").delay(2)
@@ -180,7 +184,7 @@ def test_TP1_5_of_tied_messages_the_others_go_on_and_the_failed_one_is_kept(shop
     assert shop.queued() == [1, 3]
     assert shop.failed() == [2]
     assert [each.cause for each in shop.reports] == [Cause.TASK_BLOCKED]
-    shop.ledger.unblock(Kind.TASK, "shop.pack", actor="a", said="")
+    shop.ledger.policies.unblock(Kind.TASK, "shop.pack", actor="a", said="")
     OutboxDesk(shop.plugin).retry(shop.reports[0].outbox_seq, actor="ann")
     shop.relay()
     assert (shop.queued(), shop.failed()) == ([2], [])

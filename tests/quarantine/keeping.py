@@ -64,11 +64,11 @@ class Keeper:
         task, mid = message.headers["task"], mid_of(message.headers)
         start = self._start(message, task)
         for _ in range(crashes):
-            self.ledger.crash(mid, start, cause=cause, shared=False)
+            self.ledger.messages.crash(mid, start, cause=cause, shared=False)
             start = self._start(message, task)
         shown = arguments(self.app, plugin_of(self.app).settings.redact, task, original(message))
         fields = stored_fields(message, fingerprint_of(message, task, SECRET), shown) | more
-        self.ledger.quarantine(mid, start, cause=cause, reason="", fields=fields, route=goes)
+        self.ledger.quarantine.store(mid, start, cause=cause, reason="", fields=fields, route=goes)
         message.ack()
         return mid
 

@@ -220,7 +220,7 @@ def test_NEW_6_who_only_wants_to_know_of_deaths_reads_no_journal_that_tells_of_n
     keeper.keep(keeper.receive(), crashes=1)
     assert [entry["event"] for entry in deaths] == ["released", "crashed", "quarantined"]
     assert not [*deaths], "heard once"
-    keeper.ledger.would_quarantine("m", Start.of("b.1", "w1@test/b", "i", "t"), cause="oom", reason="")
+    keeper.ledger.quarantine.observe("m", Start.of("b.1", "w1@test/b", "i", "t"), cause="oom", reason="")
     assert [entry["event"] for entry in deaths] == ["would_quarantine"]
 
 

@@ -12,7 +12,7 @@ from celery_poison.broker import publish
 from celery_poison.errors import IllegalTransition
 from celery_poison.failover.departures import Departures
 from celery_poison.headers import MID, RELEASE, VERDICT
-from celery_poison.ledger import quarantine
+from celery_poison.ledger import decisions
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.rules.destinations import TOLD, Route
@@ -93,10 +93,10 @@ def test_WAS_4_what_a_person_may_still_do_about_a_message_in_another_queue(
     with pytest.raises(IllegalTransition, match="alone"):
         fleet.quarantine.message(first)
     with pytest.raises(IllegalTransition, match="sent to the queue"):
-        keeper.ledger.decide(first, "release", "ann")  # somebody who looked before it was sent
+        keeper.ledger.decisions.decide(first, "release", "ann")  # somebody who looked before it was sent
     numbers = {raw["headers"][MID]: raw["headers"][RELEASE] for raw in keeper.raw_on_redis("dead.letters")}
     record = fleet.quarantine.get(first)
-    state = keeper.ledger.look(first, record.id, 1000)
+    state = keeper.ledger.messages.look(first, record.id, 1000)
     assert state.release == numbers[first], "or a worker would drop the only copy"
 
     (failed,) = fleet.quarantine.fail([second], actor="ann")
@@ -149,7 +149,7 @@ def test_WAS_5_a_message_goes_back_when_its_time_has_come_with_one_failure_left(
     (waiting,) = fleet.quarantine.list()
     assert waiting.mid == later and waiting.retry_at
     assert "goes back to its queue by itself" in fleet.quarantine.detail(later).story
-    history = keeper.ledger.look(mid, fleet.quarantine.get(mid).id, 1000).history
+    history = keeper.ledger.messages.look(mid, fleet.quarantine.get(mid).id, 1000).history
     assert history.probation and history.failures == 4
     assert fleet.quarantine.get(mid).releases == 0, "nobody released it"
 
@@ -225,7 +225,7 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
         mid = keeper.send_and_keep("fleet.healthy", number, goes=goes)
         id = fleet.quarantine.get(mid).id
         if name == "scheduled":
-            ledger.schedule(mid, 0.001, 2, "ann", "")
+            ledger.decisions.schedule(mid, 0.001, 2, "ann", "")
             wait_until(lambda: Queries(ledger).outgoing(1), what="due")
 
         def move() -> None:
@@ -238,9 +238,9 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
         assert b"body" in row or _copies(keeper, queue), f"lost at {number}"
         with monkeypatch.context() as patch:
             # Its successor goes on, once what the dead one reserved is abandoned.
-            patch.setattr(quarantine, "DECISION_PATIENCE_MS", 0)
+            patch.setattr(decisions, "DECISION_PATIENCE_MS", 0)
             outgoing(fleet, keeper).round()
-        recorded = ledger.look(mid, id, 1000)
+        recorded = ledger.messages.look(mid, id, 1000)
         copies = _copies(keeper, queue)
         assert copies.count(recorded.release) == 1, f"killed before command {number}"
         assert len(copies) <= 2 and max(copies) == recorded.release, "workers drop the older one"
@@ -263,7 +263,7 @@ def test_WAS_8_a_worker_that_takes_the_copy_before_its_monitor_has_noted_it_wins
 
     def taken_at_once(self: Any, stored: Any, queue: str, headers: Any) -> None:
         put(self, stored, queue, headers)
-        ledger.released(mid, id, headers[RELEASE], queue=queue)
+        ledger.decisions.released(mid, id, headers[RELEASE], queue=queue)
 
     monkeypatch.setattr(publish.Publisher, "publish", taken_at_once)
     outgoing(fleet, keeper).round()

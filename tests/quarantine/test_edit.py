@@ -198,7 +198,7 @@ def test_another_queue_is_one_that_somebody_consumes_and_the_copy_says_so_itself
     """A broker in Redis puts back, and Celery retries, where the message says that it was sent."""
     mid = keeper.send_and_keep("fleet.healthy", 1)
     assert "no worker consumes a queue 'bigmem'" in refused(fleet.quarantine.edit(mid, queue="bigmem"))
-    keeper.ledger.beat("w/1", {"node": "w", "queues": "celery,bigmem"}, first=True)
+    keeper.ledger.fleet.beat("w/1", {"node": "w", "queues": "celery,bigmem"}, first=True)
     edited(fleet.quarantine.edit(mid, queue="bigmem"))
     (raw,) = keeper.raw_on_redis("bigmem")
     assert raw["properties"]["delivery_info"] == {"exchange": "", "routing_key": "bigmem"}

@@ -146,7 +146,7 @@ def test_TP1_3_a_person_who_discards_starts_on_discard(desk: Desk) -> None:
         "properties": "{}",
         "queue": "q",
     }
-    desk.ledger.quarantine("m1", START, cause="oom", reason="too large", fields=fields)
+    desk.ledger.quarantine.store("m1", START, cause="oom", reason="too large", fields=fields)
     (outcome,) = Quarantine(desk.app).discard(["m1"], actor="ann", note="not needed")
     assert outcome.done, outcome.error
     (sent,) = desk.sent()

@@ -66,10 +66,10 @@ def _complete(fleet: Fleet, keeper: Keeper) -> None:
     """Do what a worker does with a released copy whose operator did not live to say so."""
     for raw in keeper.raw_on_redis():
         headers: dict[str, Any] = raw["headers"]
-        kept = keeper.ledger.look(headers[MID], headers["id"], 1000)
+        kept = keeper.ledger.messages.look(headers[MID], headers["id"], 1000)
         if kept.kept == "NDLV":
             assert kept.release == headers[RELEASE], "else the worker would drop it as a copy"
-            keeper.ledger.released(headers[MID], headers["id"], headers[RELEASE])
+            keeper.ledger.decisions.released(headers[MID], headers["id"], headers[RELEASE])
 
 
 @pytest.mark.parametrize("verb", CASES)

@@ -25,9 +25,9 @@ def console(fleet: Fleet) -> Console:
 
 def _beat(keeper: Keeper, *, first: bool = True, **about: Any) -> None:
     keeper.sign()
-    keeper.ledger.beat(WORKER, {"node": "w1@test", **about}, first=first)
+    keeper.ledger.fleet.beat(WORKER, {"node": "w1@test", **about}, first=first)
     keeper.ledger.client.zadd(keeper.ledger.keys.leases, {WORKER: 10**15})  # heard just now, for long
-    keeper.ledger.lead(WORKER, 600_000)
+    keeper.ledger.fleet.lead(WORKER, 600_000)
 
 
 def _first_line(console: Console) -> str:
@@ -119,9 +119,9 @@ def test_NEW_8_a_poison_that_is_only_observed_is_the_first_line_and_needs_a_deci
     assert _first_line(console) == "observing: 1 worker, no message would be in quarantine now"
     for number in range(3):
         start = Start.of(f"b.{number}", WORKER, "i1234567", "fleet.thumbnail")
-        keeper.ledger.crash("m1", start, cause="signal:9", shared=False)
-    assert keeper.ledger.would_quarantine("m1", start, cause="signal:9", reason="two deaths")
-    assert not keeper.ledger.would_quarantine("m1", start, cause="signal:9", reason="three deaths")
+        keeper.ledger.messages.crash("m1", start, cause="signal:9", shared=False)
+    assert keeper.ledger.quarantine.observe("m1", start, cause="signal:9", reason="two deaths")
+    assert not keeper.ledger.quarantine.observe("m1", start, cause="signal:9", reason="three deaths")
     said = console.run("status", "--check", status=1).stdout
     told = "observing: 1 message would be in quarantine (fleet.thumbnail, SIGKILL, 3 deaths)"
     assert said.splitlines()[0] == told

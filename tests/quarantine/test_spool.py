@@ -63,10 +63,10 @@ def test_WAS_8_what_somebody_gave_up_and_what_is_there_already_comes_once(
 
 def test_WAS_8_while_a_copy_runs_the_message_stays_on_disk(spool: Spool, keeper: Keeper) -> None:
     other = Start.of("b00t.2", "w1@test/b00t", "id-m1", "shop.convert")
-    assert keeper.ledger.claim("m1", b"", other)
+    assert keeper.ledger.messages.claim("m1", b"", other)
     spool.put(spooled("m1"))
     assert [*spool.bring_to(keeper.ledger)] == [] and spool.count() == 1
-    assert keeper.ledger.claim("m1", other.encode(), None)
+    assert keeper.ledger.messages.claim("m1", other.encode(), None)
     assert [*spool.bring_to(keeper.ledger)] == ["m1"]
 
 

@@ -57,10 +57,10 @@ class Court(Fleet):
         def flag(headers: dict[str, Any], **_: Any) -> None:
             """Before it is sent, and when it has its mid."""
             mid = headers[MID]
-            self.ledger.crash(mid, start, cause="worker_lost", shared=True, incident="i0")
+            self.ledger.messages.crash(mid, start, cause="worker_lost", shared=True, incident="i0")
             for _n in range(doubts):
-                self.ledger.claim(mid, b"", start)
-                self.ledger.interrupt(mid, start, cause="worker_lost", doubt=1, spoilt=True)
+                self.ledger.messages.claim(mid, b"", start)
+                self.ledger.messages.interrupt(mid, start, cause="worker_lost", doubt=1, spoilt=True)
 
         before_task_publish.connect(flag, weak=False)
         try:

@@ -137,7 +137,7 @@ def _die_beside_others(court: Court, id: str, number: int) -> None:
     from celery_poison.model import Start
 
     start = Start("R", f"d{number}.1", "w0@test/dead", 1, 1, 1, 0, id, "trial.tells", "celery", 2, 5, 10, 1)
-    court.ledger.crash(f"m{number}", start, cause="worker_lost", shared=True)
+    court.ledger.messages.crash(f"m{number}", start, cause="worker_lost", shared=True)
 
 
 def test_NEW_6_a_released_message_is_tried_first(court: Court) -> None:

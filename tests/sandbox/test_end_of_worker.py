@@ -13,7 +13,7 @@ EVER = 10**9
 @pytest.mark.parametrize("pool", sampled(["prefork", "threads"], ["solo", "gevent", "eventlet"]))
 def test_EMS_2_a_worker_whose_end_its_nursery_saw_is_not_waited_for(court: Court, pool: str) -> None:
     def unwell() -> list[str]:
-        reply = court.ledger.call("watch", activation_ms=EVER, patience_ms=EVER)
+        reply = court.ledger.scripts.call("watch", activation_ms=EVER, patience_ms=EVER)
         return [word.decode() for word in reply[4:]]
 
     with court.worker(pool=pool) as worker:
@@ -29,7 +29,7 @@ def test_EMS_2_a_worker_that_is_connected_lives_whatever_is_said_of_it(court: Co
     with court.worker() as worker:
         court.await_that(court.quarantine.queries.leases, "it has a lease")
         (name,) = court.quarantine.queries.leases()
-        court.ledger.ended(name)
+        court.ledger.fleet.ended(name)
         court.await_that(court.lives_on(worker, 2.0), "it goes on")
         assert [*court.quarantine.queries.leases()] == [name]
         assert not court.quarantine.queries.open_incidents()

@@ -45,6 +45,6 @@ def test_SAP_3_deaths_are_counted_by_a_redis_that_is_only_played() -> None:
     start = Start("R", "t1", "node/boot", 1, 1, 1, 0, "id-1", "shop.render", "q", 2, 5, 10, 1)
     for number in (1, 2):
         again = start._replace(token=f"t{number}", deliveries=number)
-        assert ledger.claim("m1", b"", again)
-        recorded = ledger.crash("m1", again, cause="signal:9", shared=False)
+        assert ledger.messages.claim("m1", b"", again)
+        recorded = ledger.messages.crash("m1", again, cause="signal:9", shared=False)
         assert recorded.history.strikes == number

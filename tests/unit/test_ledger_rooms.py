@@ -1,32 +1,52 @@
-"""The rooms of transitions that make up the ledger: each stands on ``Caller`` alone."""
+"""The parts that make up the ledger: each knows the scripts that all share, and no other part."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import sys
+from typing import Any
 
+import fakeredis
 import pytest
 
-from celery_poison.ledger import Ledger
-from celery_poison.ledger.scripts import Caller
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.scripts import Part
 
-ROOMS = Ledger.__bases__
+LEDGER = Ledger(fakeredis.FakeRedis(), Keys())
+PARTS = {name: part for name, part in vars(LEDGER).items() if isinstance(part, Part)}
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
-def test_a_room_of_the_ledger_calls_no_transition_of_another(room: type) -> None:
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_the_ledger_reaches_no_other_part(name: str) -> None:
+    part: Any = PARTS[name]
+    assert vars(part) == {"_scripts": LEDGER.scripts}, "it holds the scripts alone"
+    names = {node.id for node in ast.walk(_code_of(type(part))) if isinstance(node, ast.Name)}
+    others = {type(other).__name__ for other in PARTS.values()} - {type(part).__name__}
+    assert not names & {*others, "Ledger"}
+    attributes = {node.attr for node in ast.walk(_code_of(type(part))) if isinstance(node, ast.Attribute)}
+    assert "_scripts" in attributes, "the test reads the part"
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_every_method_that_a_part_calls_of_itself_is_its_own(name: str) -> None:
+    kind = type(PARTS[name])
     used = {
         node.attr
-        for node in ast.walk(ast.parse(inspect.getsource(room)))
+        for node in ast.walk(_code_of(kind))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     }
-    others = {
-        name for other in ROOMS if other is not room for name in vars(other) if not name.startswith("__")
-    }
-    assert "call" in used, "the test reads the room"
-    assert sorted(used & (others - set(vars(room)))) == []
+    assert sorted(used - {*vars(kind), *vars(Part), "_scripts"}) == []
 
 
-def test_no_two_rooms_of_the_ledger_have_a_transition_of_one_name() -> None:
-    names = [name for room in (*ROOMS, Caller) for name in vars(room) if not name.startswith("__")]
-    assert sorted(name for name in set(names) if names.count(name) > 1) == []
+def test_the_ledger_is_its_parts_and_has_no_transition_of_its_own() -> None:
+    own = {name for name, value in vars(Ledger).items() if inspect.isfunction(value)}
+    assert own == {"__init__", "disconnect"}
+    rooms = [sys.modules[module] for module in {type(part).__module__ for part in PARTS.values()}]
+    kinds = {kind for room in rooms for _, kind in inspect.getmembers(room, inspect.isclass)}
+    every = {kind for kind in kinds if issubclass(kind, Part) and kind is not Part}
+    assert every == {type(part) for part in PARTS.values()}
+
+
+def _code_of(kind: type) -> ast.Module:
+    return ast.parse(inspect.getsource(kind))

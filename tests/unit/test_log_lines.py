@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from celery_poison.ledger import fleet
+from celery_poison.ledger import notices
 from tests.docs.pages import PACKAGE
 
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
@@ -39,7 +39,7 @@ def test_every_log_line_of_the_package_begins_with_its_name() -> None:
         for line, sentence in _sentences(tree):
             found += 1
             if isinstance(sentence, ast.Name):
-                sentence = texts.get(sentence.id) or ast.Constant(getattr(fleet, sentence.id))
+                sentence = texts.get(sentence.id) or ast.Constant(getattr(notices, sentence.id))
             if isinstance(sentence, ast.JoinedStr):
                 sentence = sentence.values[0]
             text = sentence.value if isinstance(sentence, ast.Constant) else ""

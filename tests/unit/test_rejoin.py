@@ -21,7 +21,7 @@ class Surroundings:
         requests = [self._request("mine"), self._request("another's")]
         fakes: dict[str, Any] = {
             "lease": SimpleNamespace(rejoined=lambda: self.said.append("lease is doubtful")),
-            "ledger": SimpleNamespace(reclaim=self._reclaim),
+            "ledger": SimpleNamespace(messages=SimpleNamespace(reclaim=self._reclaim)),
             "inflight": SimpleNamespace(in_pool=lambda: requests),
             "loop": SimpleNamespace(call_in_loop=lambda call: call(), start_afresh=self.said.append),
             "complain": self.said.append,

@@ -53,7 +53,9 @@ def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_ru
         "loop": SimpleNamespace(epoch=1),
         "settings": SimpleNamespace(activation_interval=1.0),
         "ledger": SimpleNamespace(
-            look_many=lambda messages, _: [recorded for _ in messages], claim_many=lambda claims: []
+            messages=SimpleNamespace(
+                look_many=lambda messages, _: [recorded for _ in messages], claim_many=lambda claims: []
+            )
         ),
         "resync": SimpleNamespace(
             heard_from=lambda run_id: heard.append(run_id) or resync_window.met(run_id),

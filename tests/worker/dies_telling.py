@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_poison.extensions import telling
 from celery_poison.extensions.telling import teller
-from celery_poison.ledger import Ledger
+from celery_poison.ledger.quarantine import QuarantineTransitions
 from tests.worker.apps import build, here
 
 app = build(os.environ, current=True)
@@ -29,7 +29,7 @@ def _dies_after(step: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 telling.owe = _dies_after("owed", telling.owe)
-Ledger.quarantine = _dies_after("stored", Ledger.quarantine)  # type: ignore[method-assign]
+QuarantineTransitions.store = _dies_after("stored", QuarantineTransitions.store)  # type: ignore[method-assign]
 teller.call_in_worker = _dies_after("sent", teller.call_in_worker)
 teller.store_failure = _dies_after("failed", teller.store_failure)
 teller.call_hooks = _dies_after("told", teller.call_hooks)

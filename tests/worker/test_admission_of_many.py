@@ -32,9 +32,15 @@ class Counted(Ledger):
 
     trips = 0
 
-    def call_each(self, name: str, calls: Any, **common: Any) -> Any:
-        type(self).trips += 1
-        return super().call_each(name, calls, **common)
+    def __init__(self, client: Any, keys: Keys) -> None:
+        super().__init__(client, keys)
+        call_each = self.scripts.call_each
+
+        def counted(name: str, calls: Any, **common: Any) -> Any:
+            type(self).trips += 1
+            return call_each(name, calls, **common)
+
+        self.scripts.call_each = counted  # type: ignore[method-assign]
 
 
 class Site:
@@ -146,14 +152,14 @@ def test_NEW_9_a_claim_whose_answer_was_lost_does_not_stand_in_its_own_way(
     site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = site(Settings(fail_open=False))
-    claim, lost = here.ledger.claim_many, [LedgerUnavailable("the answer is lost")]
+    claim, lost = here.ledger.messages.claim_many, [LedgerUnavailable("the answer is lost")]
 
     def loses_the_first_answer(claims: Any) -> list[bool]:
         granted = claim(claims)
         _raise_each(lost)
         return granted
 
-    monkeypatch.setattr(here.ledger, "claim_many", loses_the_first_answer)
+    monkeypatch.setattr(here.ledger.messages, "claim_many", loses_the_first_answer)
     here.receive(1, redelivered=True)
     here.background.start()
     wait_until(lambda: here.handled, timeout=20, what="it waits for itself")
@@ -232,10 +238,10 @@ def test_a_parked_message_is_not_dropped_for_what_its_equal_did_meanwhile(site: 
     here, equal = site(), identify({"id": "i1", "task": "t"}, "", b"")
     first, second = (Start.of(token, "w0@h/a", "i1", "t", queue="q") for token in ("a.1", "a.2"))
     for mid in (equal, "m1"):
-        assert here.ledger.park(mid, b"", first, number=0, parcel=b"")
-        assert here.ledger.claim(mid, b"", second)
+        assert here.ledger.parking.park(mid, b"", first, number=0, parcel=b"")
+        assert here.ledger.messages.claim(mid, b"", second)
         here.ledger.client.hset(here.ledger.keys.done, second.token, Ended.DONE.value)
-        parked = here.ledger.look(mid, "i1", 1000).parked
+        parked = here.ledger.messages.look(mid, "i1", 1000).parked
         assert parked
         here.receive(1, redelivered=False, poison_mid=mid, poison_park=parked.number)
     here.background.start()

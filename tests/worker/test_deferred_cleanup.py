@@ -102,7 +102,7 @@ def test_a_ledger_that_goes_away_between_two_answers_loses_nothing(
     ledger: Ledger, deferred_cleanup: DeferredCleanup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    survived = ledger.survived
+    survived = ledger.messages.survived
 
     def tell(mid: str, token: str, id: str) -> None:
         if len(told) == 1:
@@ -111,7 +111,7 @@ def test_a_ledger_that_goes_away_between_two_answers_loses_nothing(
         told.append(mid)
         survived(mid, token, id)
 
-    monkeypatch.setattr(ledger, "survived", tell)
+    monkeypatch.setattr(ledger.messages, "survived", tell)
     acknowledge(deferred_cleanup, 1, 2, 3)
     with pytest.raises(LedgerUnavailable):
         deferred_cleanup.clean_up()
@@ -151,7 +151,7 @@ def test_NEW_9_a_copy_of_what_had_come_twice_before_is_recognised_for_a_while_af
     request = SimpleNamespace(id="id1", type="t", poison=redelivered, start=lambda: start)
     arrive(ledger, 1)
     outcomes.acknowledged(request, Ticket("m1", "b.1", "celery", FIRST, 0), final=True, copy=False)
-    found = ledger.look("m1", "id1", 1000)
+    found = ledger.messages.look("m1", "id1", 1000)
     assert (found.start, found.ended) == (start, Ended.DONE), "a copy that comes now has ended here"
     deferred_cleanup.clean_up()
     assert on_record(ledger) == (0, 0)

@@ -25,7 +25,7 @@ def test_EMS_4_who_leaves_after_it_was_taken_for_dead_takes_back_what_is_held_ag
         ledger = Ledger(client, Keys("farewell"))
         start = Start.of("boot.1", "w@host/boot", "id", "t", at_ms=1)
         ledger.client.hset(ledger.keys.running, "m", start.encode())
-        ledger.crash("m", start, cause="worker_lost", shared=True)  # so says who took it for dead
+        ledger.messages.crash("m", start, cause="worker_lost", shared=True)  # so says who took it for dead
         cleanup = DeferredCleanup(ledger)
         # Its acknowledgement may have been lost with the connection: a copy may come.
         cleanup.keep([Acknowledged(0.0, "m", start.token, "id", "t")], FOR_A_COPY)

@@ -101,7 +101,7 @@ def test_NEW_1_the_fleet_gate_is_told_as_an_event_when_it_closes_and_when_its_ti
     with crew.worker(args=["-E"]) as worker:
         worker.wait_ready()
         for n in range(2):  # nobody keeps them alive
-            ledger.beat(f"gone{n}@test/b", {"node": f"gone{n}@test"}, first=True)
+            ledger.fleet.beat(f"gone{n}@test/b", {"node": f"gone{n}@test"}, first=True)
         crew.await_that(lambda: watcher.told("poison-gate-lifted"), "closed, and lifted again")
     watcher.stop()
     (closed,) = watcher.told("poison-gate-closed")

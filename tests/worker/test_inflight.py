@@ -111,7 +111,7 @@ def test_TP1_8_claims_of_a_lost_connection_are_taken_back_so_that_no_other_worke
     with redis.Redis.from_url(redis_url) as client:
         ledger = Ledger(client, Keys())
         for mid, phase in (("dropped", "C"), ("kept", "C"), ("runs", "R")):
-            ledger.claim(mid, b"", _start(phase)._replace(token=mid))
+            ledger.messages.claim(mid, b"", _start(phase)._replace(token=mid))
         known = InFlight()
         known.let_in("dropped")
         known.let_in("runs")

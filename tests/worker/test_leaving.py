@@ -22,7 +22,7 @@ def test_NEW_9_a_suspect_that_ended_while_its_worker_left_is_a_candidate_no_long
             for token, name in (("b.1", "suspect"), ("b.2", "suspect"), ("b.3", "other"))
         )
         ledger.client.hset(ledger.keys.running, "m1", died.encode())
-        ledger.crash("m1", died, cause="signal:9", shared=True)
+        ledger.messages.crash("m1", died, cause="signal:9", shared=True)
         assert Queries(ledger).candidate_ids() == {"suspect"}
         for mid, start in (("m1", ended), ("m2", ran)):
             ledger.client.hset(ledger.keys.running, mid, start.encode())

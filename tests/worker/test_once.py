@@ -183,6 +183,10 @@ class Away:
 
     keys = Keys("once")
 
+    @property
+    def scripts(self) -> Away:
+        return self
+
     def call(self, *args: Any, **words: Any) -> None:
         raise LedgerUnavailable("away")
 

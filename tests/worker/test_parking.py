@@ -174,20 +174,20 @@ def test_TP1_8_a_monitor_that_dies_between_publishing_and_noting_it_makes_nothin
     message = _received(crew, keeper)
     mid, id = message.headers[MID], message.headers["id"]
     start = Start("R", "b.1", "gone/b", 1, 1, 1, 0, id, "fleet.healthy", "celery", 2, 5, 10, 1)
-    ledger.claim(mid, b"", start)
+    ledger.messages.claim(mid, b"", start)
     parcel = pack(original(message))
-    assert ledger.park(mid, start.encode(), start, number=0, parcel=parcel)
+    assert ledger.parking.park(mid, start.encode(), start, number=0, parcel=parcel)
     message.ack()
     keeper.close()
     lot = Parking(crew.app, ledger, plugin_of(crew.app).settings)
     assert lot.round() == 0, "it runs, as far as anybody knows"
-    ledger.interrupt(mid, start, cause="unknown")
+    ledger.messages.interrupt(mid, start, cause="unknown")
 
     def dies(*args: Any) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(ledger), "unpark", dies)
+        patch.setattr(type(ledger.parking), "unpark", dies)
         with pytest.raises(KeyboardInterrupt):
             lot.round()
     assert lot.round() == 1, "its successor publishes it again"
@@ -223,9 +223,9 @@ def test_TP1_8_a_message_whose_queue_is_gone_stays_parked_and_holds_up_nobody(
     parcel = pack(StoredMessage(body=b"x", content_type="", content_encoding=""))
     for mid, queue in (("a", "nowhere"), ("b", "there"), ("c", "nowhere")):
         start = Start("R", f"t{mid}", "gone/b", 1, 1, 1, 0, mid, "t", queue, 2, 5, 10, 1)
-        ledger.claim(mid, b"", start)
-        assert ledger.park(mid, start.encode(), start, number=0, parcel=parcel)
-        ledger.claim(mid, start.encode(), None)
+        ledger.messages.claim(mid, b"", start)
+        assert ledger.parking.park(mid, start.encode(), start, number=0, parcel=parcel)
+        ledger.messages.claim(mid, start.encode(), None)
     assert Parking(crew.app, ledger, plugin_of(crew.app).settings).round() == 1
     assert _parked(crew) == 2
     assert {record.mid for record in crew.quarantine.list(state="TBDL")} == {"a", "c"}

@@ -105,7 +105,7 @@ class ParkingMachine(RuleBasedStateMachine):
 
     def _born(self) -> Worker:
         worker = Worker(next(self.numbers))
-        self.ledger.beat(worker.name, {"node": "n"}, first=True)
+        self.ledger.fleet.beat(worker.name, {"node": "n"}, first=True)
         return worker
 
     # --- what a worker does --------------------------------------------------------------------
@@ -135,20 +135,20 @@ class ParkingMachine(RuleBasedStateMachine):
 
     def _judge(self, worker: Worker, copy: Copy, delivery: Delivery) -> bool:
         """Do what the door does; return whether the copy is to be acknowledged."""
-        recorded = self.ledger.look(M, TASK_ID, 3_600_000)
+        recorded = self.ledger.messages.look(M, TASK_ID, 3_600_000)
         foreign = recorded.is_in_the_way
         ended = recorded.ended if foreign else Ended.NOT
         match judge(facts_of(delivery, recorded, foreign, ended), delivery.limits()).action:
             case Action.DROP:
-                self.ledger.duplicate(M, delivery.start, reason="x")
+                self.ledger.messages.duplicate(M, delivery.start, reason="x")
                 return True
             case Action.WAIT:
                 return self._park(delivery, recorded.raw, delivery.start)
             case Action.RUN_ALONE if self.trial == "queue" and not delivery.is_from(COURT):
-                assert not recorded.raw or self.ledger.claim(M, recorded.raw, None)
+                assert not recorded.raw or self.ledger.messages.claim(M, recorded.raw, None)
                 return self._park(delivery, b"", delivery.start._replace(alone=1))
             case Action.RUN | Action.RUN_ALONE:
-                assert self.ledger.claim(M, recorded.raw, delivery.start)
+                assert self.ledger.messages.claim(M, recorded.raw, delivery.start)
                 self._run(worker, copy, delivery)
                 return False
         raise AssertionError
@@ -158,7 +158,7 @@ class ParkingMachine(RuleBasedStateMachine):
         parcel = pack(
             StoredMessage(body=b"x", content_type="", content_encoding="", headers=delivery.message.headers)
         )
-        return self.ledger.park(M, seen, start, number=delivery.park, parcel=parcel)
+        return self.ledger.parking.park(M, seen, start, number=delivery.park, parcel=parcel)
 
     def _run(self, worker: Worker, copy: Copy, delivery: Delivery) -> None:
         others = [other.name for other in self.workers if other.running]
@@ -180,9 +180,9 @@ class ParkingMachine(RuleBasedStateMachine):
         if not settles:
             return
         if delivery.look:
-            self.ledger.acquit(M, delivery.start, final=True)
+            self.ledger.messages.acquit(M, delivery.start, final=True)
         else:
-            self.ledger.clean_up([(M, delivery.start.token)])
+            self.ledger.messages.clean_up([(M, delivery.start.token)])
 
     def _die(self, worker: Worker) -> None:
         self.ledger.client.zrem(self.ledger.keys.leases, worker.name)
@@ -249,7 +249,7 @@ class ParkingMachine(RuleBasedStateMachine):
         for mid, start, _ in list(self.queries.running()):
             if start.worker == worker.name and next(self.queries.ends([start.token])) is not Ended.DONE:
                 with suppress(StaleDelivery):
-                    self.ledger.crash(mid, start, cause="worker_lost", shared=True)
+                    self.ledger.messages.crash(mid, start, cause="worker_lost", shared=True)
         self._give_back(copies)
         self.ledger.client.hdel(self.ledger.keys.open, worker.name)
 
@@ -290,7 +290,7 @@ class ParkingMachine(RuleBasedStateMachine):
         assert self.finished == 1, f"finished {self.finished} times"
         assert not self.broker and not any(worker.unacked for worker in self.workers)
         # What ended with a worker that nobody heard of again is forgotten by the monitor, after hours.
-        self.ledger.clean_up([(mid, start.token) for mid, start, _ in self.queries.running()])
+        self.ledger.messages.clean_up([(mid, start.token) for mid, start, _ in self.queries.running()])
         assert not [*self.queries.running()]
         left = [parked.state for _, parked, _ in self.queries.parked()]
         assert left in ([], ["finished"]), left
@@ -305,7 +305,7 @@ class TrialMachine(ParkingMachine):
     def __init__(self) -> None:
         super().__init__()
         start = Start("R", "t", "w/dead", 1, 1, 1, 0, TASK_ID, "t", HOME, POLICY.max_crashes, 5, 1, 1)
-        self.ledger.crash("earlier", start, cause="worker_lost", shared=True)
+        self.ledger.messages.crash("earlier", start, cause="worker_lost", shared=True)
         self.broker[0].redelivered = True
 
 

@@ -165,7 +165,7 @@ def test_NEW_9_a_start_that_had_ended_here_before_others_flagged_it_is_flagged_n
     start = here.start("m")
     here.deferred_cleanup.add("m", start.token, start.id, start.task)
     here.deferred_cleanup.connection_lost(600.0)
-    here.ledger.crash("m", start, cause=causes.WORKER_LOST, shared=True)
+    here.ledger.messages.crash("m", start, cause=causes.WORKER_LOST, shared=True)
     assert here.queries.candidate_ids() == {start.id}
     here.resync.disturbed()
     here.resync.recheck()
@@ -242,7 +242,7 @@ def test_NEW_9_a_copy_that_was_parked_behind_a_dropped_claim_of_a_living_worker_
     """It waited for as long as that worker lived: nobody else can know that nothing comes of the claim."""
     broker = Site(new_redis_url())
     try:
-        here.ledger.beat(here.me.worker, {"node": "w1@h"}, first=True)
+        here.ledger.fleet.beat(here.me.worker, {"node": "w1@h"}, first=True)
         here.start("m", "C", pid=os.getpid())
         (raw,) = (raw for _, _, raw in here.queries.running())
         copy = Start("C", "other.1", "w2@h/other", 7, 1, 2, 0, "id-m", "t", "a", 2, 5, 1, 1)
@@ -258,7 +258,7 @@ def test_NEW_9_a_copy_that_was_parked_behind_a_dropped_claim_of_a_living_worker_
             received=b"[]",
         )
         parcel = pack(original(message))
-        assert here.ledger.park("m", raw, copy, number=0, parcel=parcel)
+        assert here.ledger.parking.park("m", raw, copy, number=0, parcel=parcel)
         broker.app.conf.task_create_missing_queues = True
         settings: Any = SimpleNamespace(activation_interval=3600.0, trial="cell", trial_queue="")
         parking = Parking(broker.app, here.ledger, settings)

@@ -58,7 +58,7 @@ ALL = [(b"one", "a"), (b"two", "b"), (b"\x00three", "a")]
 
 def test_TP1_9_what_is_tied_leaves_with_its_end_in_order_and_once(ledger: Ledger) -> None:
     _runs(ledger)
-    ledger.tie(MID, START, ROWS)
+    ledger.outbox.tie(MID, START, ROWS)
     assert not _left(ledger)
     for _ in range(2):
         _ends(ledger)
@@ -74,7 +74,7 @@ def test_EMS_11_a_stale_attempt_is_refused_and_nothing_of_it_leaves(ledger: Ledg
     else:
         ledger.client.hset(ledger.keys.done, START.token, "I")
     with pytest.raises(StaleDelivery):
-        ledger.tie(MID, START, ROWS)
+        ledger.outbox.tie(MID, START, ROWS)
     _ends(ledger)
     assert not _left(ledger)
 
@@ -82,13 +82,13 @@ def test_EMS_11_a_stale_attempt_is_refused_and_nothing_of_it_leaves(ledger: Ledg
 def test_EMS_11_what_was_reclaimed_under_a_new_name_is_its_workers_again(ledger: Ledger) -> None:
     ledger.client.zadd(ledger.keys.buried, {START.worker: 1})
     _runs(ledger, START._replace(worker="node/bootr1"))
-    ledger.tie(MID, START, ROWS)
+    ledger.outbox.tie(MID, START, ROWS)
     _ends(ledger)
     assert len(_left(ledger)) == 3
 
 
 def test_TP1_9_a_start_that_arrives_later_by_its_own_connection_is_no_stale_one(ledger: Ledger) -> None:
-    ledger.tie(MID, START, ROWS)
+    ledger.outbox.tie(MID, START, ROWS)
     _ends(ledger)
     assert len(_left(ledger)) == 3
 
@@ -96,28 +96,28 @@ def test_TP1_9_a_start_that_arrives_later_by_its_own_connection_is_no_stale_one(
 @pytest.mark.parametrize("what", ["interrupt", "crash"])
 def test_TP1_9_of_an_attempt_that_came_to_grief_nothing_leaves(ledger: Ledger, what: str) -> None:
     _runs(ledger)
-    ledger.tie(MID, START, ROWS)
+    ledger.outbox.tie(MID, START, ROWS)
     if what == "interrupt":
-        ledger.interrupt(MID, START, cause="shutdown")
+        ledger.messages.interrupt(MID, START, cause="shutdown")
     else:
-        ledger.crash(MID, START, cause="signal:9", shared=False)
+        ledger.messages.crash(MID, START, cause="signal:9", shared=False)
     _ends(ledger)
-    ledger.clean_up([(MID, START.token)])
+    ledger.messages.clean_up([(MID, START.token)])
     assert not _left(ledger)
 
 
 def test_TP1_9_where_the_end_was_lost_on_the_way_the_acknowledgement_lets_it_leave(ledger: Ledger) -> None:
     _runs(ledger)
-    ledger.tie(MID, START, ROWS)
-    ledger.clean_up([(MID, START.token)])
+    ledger.outbox.tie(MID, START, ROWS)
+    ledger.messages.clean_up([(MID, START.token)])
     assert _left(ledger) == ALL
 
 
 def test_TP1_9_of_a_dead_worker_whose_result_is_stored_it_leaves(ledger: Ledger) -> None:
     _runs(ledger)
-    ledger.tie(MID, START, ROWS)
+    ledger.outbox.tie(MID, START, ROWS)
     ledger.client.set(ledger.keys.monitor_fence, 1)
-    ledger.finish(MID, START, fence=1)
+    ledger.messages.finish(MID, START, fence=1)
     assert _left(ledger) == ALL
 
 
@@ -127,7 +127,7 @@ class Away:
     keys = Keys("tied")
 
     def __init__(self, error: Exception) -> None:
-        self._error = error
+        self._error, self.outbox = error, self
 
     def tie(self, *args: Any) -> None:
         raise self._error

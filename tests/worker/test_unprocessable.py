@@ -226,7 +226,7 @@ def test_NEW_5_what_is_kept_and_nobody_heard_of_it_is_kept_once(
     new_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = new_site()
-    keep, answers = site.ledger.quarantine, iter([LedgerUnavailable("the answer is lost"), None])
+    keep, answers = site.ledger.quarantine.store, iter([LedgerUnavailable("the answer is lost"), None])
 
     def loses_the_first_answer(*args: Any, **more: Any) -> bool:
         new = keep(*args, **more)
@@ -234,7 +234,7 @@ def test_NEW_5_what_is_kept_and_nobody_heard_of_it_is_kept_once(
             raise error
         return new
 
-    monkeypatch.setattr(site.ledger, "quarantine", loses_the_first_answer)
+    monkeypatch.setattr(site.ledger.quarantine, "store", loses_the_first_answer)
     assert site.receive(UNKNOWN).acknowledged
     assert len(Quarantine(site.app).list()) == 1
 

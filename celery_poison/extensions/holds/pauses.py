@@ -93,7 +93,7 @@ class Pauses:
         self._ledger = ledger
 
     def _call(self, script: str, /, **words: Any) -> list[Any]:
-        return self._ledger.call(f"{__package__}:{script}", **words)
+        return self._ledger.scripts.call(f"{__package__}:{script}", **words)
 
     def pause(self, scope: Scope, name: str, *, actor: str, note: str, said: str) -> int:
         """Keep the messages of a queue, or of a task, in place; return the version.

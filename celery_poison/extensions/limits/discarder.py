@@ -86,7 +86,7 @@ class Discarder:
             return True
         if mid:
             with suppress(*OVERTAKEN):  # another publisher removed it
-                ledger.purge(mid, ACTOR, "a worker had received it already", number=0)
+                ledger.decisions.purge(mid, ACTOR, "a worker had received it already", number=0)
         return False
 
     def _from_rabbitmq(self, ledger: Ledger, connection: Any, queue: str, number: int) -> Iterator[bool]:
@@ -101,10 +101,10 @@ class Discarder:
                 yield True
 
     def _record(self, ledger: Ledger, message: Any, queue: str, list: str = "", payload: Any = "") -> Code:
-        """Put a message on record as given up; see ``Ledger.discard_old``."""
+        """Put a message on record as given up; see ``DecisionTransitions.discard_old``."""
         identity, kept = identity_of(message), original(message)
         shown = arguments(self._app, self._plugin.settings.redact, identity.task, kept)
-        return ledger.discard_old(
+        return ledger.decisions.discard_old(
             identity.mid,
             id=identity.id,
             task=identity.task,

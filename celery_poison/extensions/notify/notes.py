@@ -33,4 +33,4 @@ class Notes:
             Fenced: another monitor took over.
         """
         name = f"{__package__}:note_notified"
-        self._ledger.call(name, rest=changes or {}, fence=fence, outcome=outcome)
+        self._ledger.scripts.call(name, rest=changes or {}, fence=fence, outcome=outcome)

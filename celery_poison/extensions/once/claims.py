@@ -40,12 +40,14 @@ class Claims:
         HELD, and the task id of the start that has it and runs; DONE, and that of the one that has returned.
         """
         words = {"mid": mid, "start": start, "lasts_ms": CLAIM_MS}
-        code, *first = self._ledger.call(f"{__package__}:claim_effect", {"effect": effect}, **words)
+        code, *first = self._ledger.scripts.call(f"{__package__}:claim_effect", {"effect": effect}, **words)
         return code, first[0].decode() if first else ""
 
     def keep(self, effect: str, token: str, window: float) -> bool:
         """Note that the task has returned; False when another start has taken the key meanwhile."""
-        return self._ledger.call(KEEP, {"effect": effect}, **words_of_keep(token, window))[0] is Code.OK
+        return (
+            self._ledger.scripts.call(KEEP, {"effect": effect}, **words_of_keep(token, window))[0] is Code.OK
+        )
 
     def still_held(self, awaited: Mapping[str, str]) -> set[str]:
         """Return those of parked messages for whose keys other starts still run.
@@ -56,5 +58,5 @@ class Claims:
         asked: list[tuple[Mapping[str, str], Mapping[str, Any]]] = [
             ({"effect": effect}, {}) for effect in awaited.values()
         ]
-        replies = self._ledger.call_each(f"{__package__}:effect_runs", asked)
+        replies = self._ledger.scripts.call_each(f"{__package__}:effect_runs", asked)
         return {mid for mid, reply in zip(awaited, replies, strict=True) if reply[0] is Code.HELD}

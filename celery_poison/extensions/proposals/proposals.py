@@ -76,7 +76,7 @@ class Proposals:
             when nothing is proposed.
         """
         words: dict[str, Any] = {"sheet": sheet, "effect": effect, "lasts_ms": lasts_ms, "said": said}
-        code, version = self._ledger.call(f"{__package__}:publish", **words, actor=actor)
+        code, version = self._ledger.scripts.call(f"{__package__}:publish", **words, actor=actor)
         return code, int(version or 0)
 
     def apply(
@@ -92,7 +92,9 @@ class Proposals:
             ProposalRefused: it is over, or somebody decided about it, or there is a newer one.
         """
         words: dict[str, Any] = {"version": version, "rules_only": rules_only, "replaced": replaced}
-        code, *rest = self._ledger.call(f"{__package__}:apply_proposal", **words, actor=actor, note=note)
+        code, *rest = self._ledger.scripts.call(
+            f"{__package__}:apply_proposal", **words, actor=actor, note=note
+        )
         _check(version, code, rest)
         rules, options = rest
         return int(rules), int(options)
@@ -104,7 +106,9 @@ class Proposals:
             ProposalRefused: as :meth:`apply`.
         """
         words: dict[str, Any] = {"version": version, "actor": actor, "note": note}
-        code, *rest = self._ledger.call(f"{__package__}:dismiss_proposal", **words, refuse_ms=REFUSED_MS)
+        code, *rest = self._ledger.scripts.call(
+            f"{__package__}:dismiss_proposal", **words, refuse_ms=REFUSED_MS
+        )
         _check(version, code, rest)
 
     def retract(self, actor: str, note: str = "") -> tuple[int, bool]:
@@ -113,7 +117,7 @@ class Proposals:
         Returns:
             How many rules, and whether the policy is as it was before.
         """
-        _, rules, policies = self._ledger.call(
+        _, rules, policies = self._ledger.scripts.call(
             f"{__package__}:retract", actor=actor, note=note, refuse_ms=REFUSED_MS
         )
         return int(rules), bool(policies)

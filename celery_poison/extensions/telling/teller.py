@@ -71,7 +71,7 @@ def tell_caller(app: Celery, mid: str) -> None:
         if record is None or not kept or record.state != State.NDLV or record.told:
             return
         try:
-            number = ledger.decide(mid, "tell", ACTOR)
+            number = ledger.decisions.decide(mid, "tell", ACTOR)
         except (IllegalTransition, MessageNotFound):
             return  # a person was faster
         _tell(app, ledger, record, kept, number)
@@ -88,7 +88,7 @@ def _tell(app: Celery, ledger: Ledger, record: MessageRecord, kept: Mapping[str,
     except IllegalTransition as refused:  # its result is SUCCESS
         logger.warning("celery_poison: the caller of %s gets no failure: %s", record.id, refused)
     except BaseException:
-        ledger.undecide(record.mid, number)
+        ledger.decisions.undecide(record.mid, number)
         raise
     else:
         try:
@@ -96,6 +96,6 @@ def _tell(app: Celery, ledger: Ledger, record: MessageRecord, kept: Mapping[str,
         except Exception:
             logger.exception("celery_poison: on_failure of %s[%s] failed", record.task, record.id)
     try:
-        ledger.call(f"{__package__}:told", mid=record.mid, number=number)
+        ledger.scripts.call(f"{__package__}:told", mid=record.mid, number=number)
     except StaleDelivery:
         logger.warning("celery_poison: %s left quarantine while its caller got the failure", record.id)

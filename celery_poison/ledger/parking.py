@@ -1,0 +1,42 @@
+"""Transitions of messages that wait in the ledger until they may run (TP1-8, TP1-9)."""
+
+from __future__ import annotations
+
+from celery_poison.ledger.scripts import Code, Part
+from celery_poison.model import Start
+
+
+class ParkingTransitions(Part):
+    """Messages that are kept until they may run, and published again then."""
+
+    def park(self, mid: str, seen: bytes, start: Start, *, number: int, parcel: bytes) -> bool:
+        """Keep a copy that may not run now; when this returns True it may be acknowledged (TP1-8).
+
+        Args:
+            seen: the raw start that stands in its way, empty if none does and it goes to the trial queue;
+                False when that has changed.
+            number: of the parking that published this copy, 0 for none.
+            parcel: the original message, packed.
+        """
+        reply = self._scripts.call("park", mid=mid, seen=seen, start=start, number=number, parcel=parcel)
+        return reply[0] is not Code.CONFLICT
+
+    def unpark(self, mid: str, number: int) -> bool:
+        """Note that a parked message was published again; False when that parking is none any more."""
+        return self._scripts.call("unpark", mid=mid, number=number)[0] is Code.OK
+
+    def forget(self, mid: str, seen: bytes) -> None:
+        """Take a parking off the books that ended long ago, unless it has changed."""
+        self._scripts.call("forget", mid=mid, seen=seen)
+
+    def await_effect(self, mid: str, start: Start, effect: str, parcel: bytes) -> None:
+        """End a start for whose key another one runs, or which found no cell; keep its message till then.
+
+        Args:
+            effect: for what it waits; empty where that is not known, and of what waits for a cell.
+            parcel: the original message, packed.
+
+        Raises:
+            StaleDelivery: the message has a newer start, or none.
+        """
+        self._scripts.call("await_effect", mid=mid, start=start, effect=effect, parcel=parcel)
