@@ -21,10 +21,9 @@ from billiard import common
 from billiard.context import ForkProcess
 from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
-from celery import Celery
 
 from celery_poison import causes
-from celery_poison.sandbox.trial import Job, Order, info_of
+from celery_poison.sandbox.trial import Home, Job, Order, info_of
 from celery_poison.upstream.requests import read_end
 
 #: What a process may hold before its watcher has set a limit.
@@ -63,17 +62,11 @@ def _pickled(value: Any) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def be_cell(order: Order, app: Celery, said: Any, box: Any, lease: int, *, is_fresh: bool) -> int:
-    """Be a process of the pool; return the exit code.
-
-    Args:
-        said: the socket to the worker.
-        lease: descriptor of the memory in which the worker keeps its lease.
-        is_fresh: the app was loaded anew for this process.
-    """
+def be_cell(order: Order, home: Home, said: Any, box: Any) -> int:
+    """Be a process of the pool, which talks to its worker by the socket ``said``; return the exit code."""
     have_own_hub()
-    name, arguments = f"ForkPoolWorker-{order.number}", (app, said, box, lease, is_fresh)
-    process: Any = ForkProcess(target=_run, args=arguments, name=name, daemon=True)
+    name = f"ForkPoolWorker-{order.number}"
+    process: Any = ForkProcess(target=_run, args=(home, said, box), name=name, daemon=True)
     process.index = order.slot
     code: int = process._bootstrap()
     return code
@@ -87,13 +80,13 @@ def have_own_hub() -> None:
         del sys.modules["eventlet.hubs"]._threadlocal.hub
 
 
-def _run(app: Celery, said: Any, box: Any, lease: int, is_fresh: bool) -> None:
+def _run(home: Home, said: Any, box: Any) -> None:
     from celery.concurrency.prefork import process_destructor  # not in other pools' workers: hooks.py
 
     with suppress(AttributeError):  # before billiard 4.3
         common.clear_terminate_handler_fired()
     job: Job = take(box)
-    job.prepare(app, job.task, lease, is_fresh)
+    job.prepare(home, job.task)
     # A service manager sends this to every process of its group when the worker is to end: that waits for
     # the trial. What the task itself has started is not affected.
     signal.signal(signal.SIGTERM, lambda *_: None)

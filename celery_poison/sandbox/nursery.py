@@ -22,17 +22,17 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any, NamedTuple, NoReturn
 
-from billiard.util import set_pdeathsig
-from celery import Celery
+from celery import Celery, platforms
 from celery.app.utils import find_app
 
 from celery_poison.basics import procfs
-from celery_poison.basics.forking import no_fork, unpatched
+from celery_poison.basics.forking import no_fork, real_thread_starter, unpatched
 from celery_poison.basics.text import apps_given
+from celery_poison.ledger import Ledger
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.cell import be_cell, have_own_hub
-from celery_poison.sandbox.trial import Order
-from celery_poison.sandbox.watcher import NURSERY, name, watch
+from celery_poison.sandbox.trial import Home, Order
+from celery_poison.sandbox.watcher import NURSERY, end_with_parent, name, watch
 
 #: What a service manager sends to every process: the worker says when these end.
 _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -214,7 +214,11 @@ def _serve(orders: Any, parent: _Parent, app: Celery, *, is_fresh: bool = False)
     former = procfs.name(parent.pid)
     name(NURSERY)
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (*_NOT_FOR_US, signal.SIGCHLD)}
-    _load_ahead()
+    with suppress(Exception):  # the cells do without
+        importlib.import_module("celery.concurrency.prefork")  # not in other pools' workers: hooks.py
+    # Celery's own has a declaration in C parsed each time, where cffi is installed.
+    platforms.set_pdeathsig = lambda _: end_with_parent(os.getppid())
+    ledger = None if is_fresh else _ledger_of(app)
     gc.freeze()
 
     def be(order: Order, said: int, box: int, lease: int) -> int:
@@ -222,8 +226,8 @@ def _serve(orders: Any, parent: _Parent, app: Celery, *, is_fresh: bool = False)
         name(former)
         for signum, handler in handlers.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
-        files = _socket.socket(fileno=said), os.fdopen(box, "r+b"), lease
-        return be_cell(order, app, *files, is_fresh=is_fresh)
+        home = Home(app, ledger, lease)
+        return be_cell(order, home, _socket.socket(fileno=said), os.fdopen(box, "r+b"))
 
     for data, fds in _orders(orders, end_of_worker):
         with suppress(OSError):  # no process can be forked: the worker hears that its sockets are closed
@@ -233,6 +237,9 @@ def _serve(orders: Any, parent: _Parent, app: Celery, *, is_fresh: bool = False)
                 _be_watcher(pickle.loads(data), end_of_worker, fds, be)
         for fd in fds:
             _close(fd)
+        if ledger is not None and real_thread_starter() is None:
+            with suppress(Exception):  # the next cells need not load it, which may take 20 ms and 20 MB
+                _ = app.backend
     _say_that_it_ended(app, parent.worker)
 
 
@@ -260,11 +267,10 @@ def _say_that_it_ended(app: Celery, worker: str) -> None:
         plugin_of(app).open_ledger().fleet.ended(worker)
 
 
-def _load_ahead() -> None:
-    """Load once what every cell would load for itself, in time and memory of its own."""
-    with suppress(Exception):  # the cells do without
-        importlib.import_module("celery.concurrency.prefork")  # not in other pools' workers: hooks.py
-        set_pdeathsig(0)  # with cffi this takes its parser
+def _ledger_of(app: Celery) -> Ledger | None:
+    with suppress(Exception):
+        return plugin_of(app).open_ledger()
+    return None
 
 
 def _be_watcher(order: Order, end_of_worker: int, fds: list[int], be: Any) -> NoReturn:

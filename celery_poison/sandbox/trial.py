@@ -14,11 +14,25 @@ from celery import Celery
 
 from celery_poison import causes
 from celery_poison.causes import Evidence
+from celery_poison.ledger import Ledger
 from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
-#: Makes a forked process ready for one run of a task, given its app, the name of the task, the descriptor of
-#: its worker's lease, and whether the app was loaded anew for it.
-Prepare = Callable[[Celery, str, int, bool], object]
+
+class Home(NamedTuple):
+    """What a cell has from its nursery.
+
+    Attributes:
+        ledger: not connected yet; None: the app was loaded anew, and says later which it is.
+        lease: descriptor of the memory in which the worker keeps its lease.
+    """
+
+    app: Celery
+    ledger: Ledger | None
+    lease: int
+
+
+#: Makes a forked process ready for one run of the task of this name.
+Prepare = Callable[[Home, str], object]
 
 
 class Job(NamedTuple):

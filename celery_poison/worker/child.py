@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
-from celery import Celery, signals
+from celery import signals
 from celery.app.task import Task
 from celery.app.trace import fast_trace_task, setup_worker_optimizations, trace_task_ret
 from celery.exceptions import WorkerShutdown, WorkerTerminate
@@ -28,9 +28,10 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDel
 from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Start
-from celery_poison.plugin import Plugin, plugin_of
+from celery_poison.plugin import Plugin, Policies, plugin_of
 from celery_poison.policy import Overrides
 from celery_poison.rules.failures import Failure, carried_after, failure_of
+from celery_poison.sandbox.trial import Home
 from celery_poison.task import Runner, attempts
 from celery_poison.upstream.requests import (
     BodyNotReached,
@@ -398,12 +399,10 @@ class Seed(NamedTuple):
     alone: int
 
 
-def prepare(seed: Seed, app: Celery, task: str, lease: int, is_fresh: bool) -> None:
-    """Make this forked process one that runs a task of ``app``, as a process of the pool.
+def prepare(seed: Seed, home: Home, task: str) -> None:
+    """Make this forked process one that runs a task, as a process of the pool.
 
-    Args:
-        lease: descriptor of the memory in which the worker keeps its lease.
-        is_fresh: the app was loaded anew: what its worker was told once is told here.
+    Where the app was loaded anew, what its worker was told once is told here.
 
     Raises:
         ConfigurationError: the app, loaded anew, has another ledger than in its worker, or not this task.
@@ -412,15 +411,15 @@ def prepare(seed: Seed, app: Celery, task: str, lease: int, is_fresh: bool) -> N
 
     global is_cell
     is_cell = True
-    plugin = plugin_of(app)
+    plugin = plugin_of(home.app)
     plugin.policy_overrides = seed.overrides
     node, _, _ = seed.worker.rpartition("/")
-    if is_fresh:
+    if home.ledger is None:
         _be_told(plugin, seed, task, node)
-    process_initializer(app, node)
+    process_initializer(home.app, node)
     if seed.reports:
         crash_reports.begin_report(seed.reports, notes_signals=False)
-    recorder = _open_recorder(plugin, seed.worker, node, lease)
+    recorder = _open_recorder(plugin, home, seed.worker, node)
     recorder.secret, recorder.alone = seed.secret, seed.alone
 
 
@@ -439,13 +438,13 @@ def _be_told(plugin: Plugin, seed: Seed, task: str, node: str) -> None:
     setup_worker_optimizations(app, node)
 
 
-def _open_recorder(plugin: Plugin, worker: str, node: str, lease: int) -> Recorder:
-    ledger, settings = plugin.open_ledger(), plugin.settings
+def _open_recorder(plugin: Plugin, home: Home, worker: str, node: str) -> Recorder:
+    ledger, settings = home.ledger or plugin.open_ledger(), plugin.settings
     boot_id = born_as(worker.rpartition("/")[2])
     writer = Writer(ledger.client, ledger.keys.channel(worker), on_connect=partial(still_running, boot_id))
     durable = open_durable(settings, ledger, writer)
-    recorder = Recorder(settings, ledger.keys, writer, node, plugin.policies, durable, ledger)
-    lent = Lease(settings.activation_interval, lease)
+    recorder = Recorder(settings, ledger.keys, writer, node, Policies(plugin), durable, ledger)
+    lent = Lease(settings.activation_interval, home.lease)
     serve(boot_id, Serving(recorder, ledger, lent, contained=True), runner=RUNNER)
     # A thread may share no connection with greenlets.
     own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
