@@ -188,6 +188,16 @@ class Evidence:
         grew_at: where the Python code of what grew was, as ``function (file:line)``.
         flat: how many other tasks beside it hardly grew.
         oom_likely: the memory that was left was about to be used up.
+
+    Of its loop, where it goes through items by ``self.poison.each`` (NEW-20):
+
+    Attributes:
+        items: how many there are.
+        item: number of the item at which the loop stood, from 1.
+        item_key: what names that item, unless ``poison_redact`` hides it.
+        item_is: ``in``: it died at that item; ``next``: after it, and before the next one began; ``left``: it
+            had left the loop at that item; ``over``: it had been through all. Where no item is known:
+            ``handed_on``, ``kept``, ``elsewhere``, ``torn``.
     """
 
     signal: int | None = None
@@ -215,6 +225,10 @@ class Evidence:
     grew_at: str = ""
     flat: int | None = None
     oom_likely: bool | None = None
+    items: int | None = None
+    item: int | None = None
+    item_key: str = ""
+    item_is: str = ""
 
     @property
     def cause(self) -> str:
@@ -266,7 +280,7 @@ class Evidence:
 
     def sentence(self) -> str:
         """Return what the evidence says, in plain words; the empty string for nothing."""
-        told = [self._who_sent_it(), self.growth]
+        told = [self._who_sent_it(), self.progress, self.growth]
         if self.rss_kb:
             whose = ", poison_trial_memory_limit" if self.limit_of == "trial" else ""
             limit = f" (limit {self.limit_kb / 1024:,.0f} MiB{whose})" if self.limit_kb else ""
@@ -318,6 +332,21 @@ class Evidence:
         return f"The reason is not known.{maybe}"
 
     @property
+    def progress(self) -> str:
+        """How far its loop came, in plain words; the empty string where it has none."""
+        of = "" if self.items is None else f" of {self.items:,}"
+        if self.item_is in _ITEM_UNKNOWN:
+            return f"The item{of} at which it died is unknown: {_ITEM_UNKNOWN[self.item_is]}."
+        key = f" (key {self.item_key})" if self.item_key else ""
+        said = {
+            "in": f"It died at item {self.item or 0:,}{key}{of}.",
+            "next": f"It died after {self.item or 0:,}{of} items, before the next one began.",
+            "left": f"It had left its loop at item {self.item or 0:,}{key}{of}.",
+            "over": f"It had been through all {'' if self.item is None else f'{self.item:,} '}items.",
+        }
+        return said.get(self.item_is, "")
+
+    @property
     def growth(self) -> str:
         """Whose memory grew, in plain words; the empty string for nothing."""
         if not self.grew_to_kb:
@@ -339,6 +368,14 @@ _NOTICED: Final[Mapping[str, str]] = {
     "frozen": "Its worker was connected, but did not answer any more.",
 }
 
+
+#: Why no item is known.
+_ITEM_UNKNOWN: Final[Mapping[str, str]] = {
+    "handed_on": "its rows do not go straight into a for statement",
+    "kept": "the loop keeps its rows, or has begun a thread",
+    "elsewhere": "the code that died was not within the loop",
+    "torn": "its mark was being written",
+}
 
 #: File and line at the end of ``function (file:line)``, without directories.
 _PLACE: Final = re.compile(r"([^/()]+:\d+)\)$")

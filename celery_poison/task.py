@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 from celery import Celery, _state
 from celery.app.task import Context, Task
@@ -18,6 +18,8 @@ from celery_poison.upstream.requests import (
     QuarantineRequested,
     RollbackRequested,
 )
+
+T = TypeVar("T")
 
 
 class Attempt(NamedTuple):
@@ -119,6 +121,24 @@ class Runner(NamedTuple):
     tying: Callable[[Task], AbstractContextManager[None]]
 
 
+class Followed(NamedTuple):
+    """What a guarded task has as ``self.poison``."""
+
+    task: Task
+
+    def each(self, rows: Iterable[T], key: Callable[[T], object] | None = None) -> Iterator[T]:
+        """Iterate over rows; if the task dies in the loop, it is known at which one (NEW-20).
+
+        ``for row in self.poison.each(rows, key=lambda row: row.id):`` in the task's own process (prefork, or
+        a cell). Elsewhere, and where it is called directly or eagerly, it just iterates.
+
+        Args:
+            key: returns what names a row, at most 100 characters of text; what it raises is logged, and then
+                rows have no key. It is hidden where ``poison_redact`` names ``item_key``.
+        """
+        return iter(rows) if PoisonTask._each is None else PoisonTask._each(self.task, rows, key)
+
+
 class PoisonTask(Task):
     """Base class of guarded tasks: ``@app.task(base=PoisonTask, max_crashes=2)``.
 
@@ -137,6 +157,8 @@ class PoisonTask(Task):
     keeps_acks: ClassVar[bool] = False
     #: In processes that run tasks; ``worker.body`` asks it before and after each body.
     _runner: ClassVar[Runner | None] = None
+    #: In the same processes: iterates over rows, and leaves a mark; set by an extension.
+    _each: ClassVar[Callable[..., Iterator[Any]] | None] = None
     #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
     #: Looks for tasks of this class when an app is finalized; set by ``guard``, which knows this class.
@@ -168,6 +190,11 @@ class PoisonTask(Task):
         """Replace this task as in Celery: what stands in its place leaves at once."""
         with sent_at_once():
             return super().replace(sig)
+
+    @property
+    def poison(self) -> Followed:
+        """Lets the plugin follow a loop of this task: ``self.poison.each(rows)``."""
+        return Followed(self)
 
     def publishing(self) -> AbstractContextManager[None]:
         """Tie what is published within ``with self.publishing():`` to the success of this task (TP1-9).

@@ -118,6 +118,12 @@ def _run_of(task: Task) -> Run | None:
     return None if run is None or run.serving.observes else run
 
 
+def token_of(task: Task) -> str:
+    """Return the token of the start that runs a task here; empty where it is called directly, or observed."""
+    run = _run_of(task)
+    return run.ticket.token if run else ""
+
+
 def enters(task: Task) -> bool:
     """Whether the body of a run begins now; not where it is merely observed, or calls itself."""
     run = _run_of(task)

@@ -28,7 +28,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.worker.threads import start_real_thread
 
 #: Bytes that are read of a file; frames that are told of a stack, and characters of each name.
-_READ, _FRAMES, _LENGTH = 64 * 1024, 20, 200
+_READ, FRAMES, _LENGTH = 64 * 1024, 20, 200
 #: So deep a stack of so few functions has been used up by a recursion.
 _DEEP, _FEW = 90, 5
 
@@ -158,7 +158,7 @@ class CrashReports:
 
 
 def _told(frames: Sequence[tuple[str, str, str]]) -> tuple[str, ...]:
-    return tuple(f"{name[:_LENGTH]} ({path[-_LENGTH:]}:{line})" for path, line, name in frames[:_FRAMES])
+    return tuple(f"{name[:_LENGTH]} ({path[-_LENGTH:]}:{line})" for path, line, name in frames[:FRAMES])
 
 
 def open_crash_reports(complain: Callable[[Exception], object]) -> CrashReports | None:
@@ -196,7 +196,7 @@ def _remove_unused(directory: Path) -> None:
 def _remove(directory: Path) -> None:
     """Remove the directory of a worker; nothing if it holds anything but files of processes."""
     files = list(directory.iterdir())
-    if all(file.name.removesuffix(_PIPE).isdigit() for file in files):
+    if all(file.name.partition(".")[0].isdigit() for file in files):
         for file in files:
             file.unlink()
         directory.rmdir()
@@ -208,6 +208,8 @@ def _remove(directory: Path) -> None:
 #: process lives on.
 is_noting = True
 _file = -1
+#: Where this process may leave more than its report; empty: it is no process of a pool, and no cell.
+directory = ""
 
 
 def begin_report(path: str, *, notes_signals: bool = True) -> None:
@@ -218,8 +220,9 @@ def begin_report(path: str, *, notes_signals: bool = True) -> None:
     Args:
         notes_signals: its first task is to call :func:`note_signals`.
     """
-    global _file, is_noting
+    global _file, is_noting, directory
     with suppress(OSError, RuntimeError):
+        directory = path
         name = os.path.join(path, str(os.getpid()))
         # Appended to, since the worker may empty it meanwhile.
         _file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -249,7 +252,7 @@ def _answer_in_a_thread(pipe: str) -> None:
 def _frames_of(frame: FrameType | None) -> list[tuple[str, str, str]]:
     """Return file, line and function of the calls that a thread is in, innermost first."""
     frames: list[tuple[str, str, str]] = []
-    while frame is not None and len(frames) < _FRAMES:
+    while frame is not None and len(frames) < FRAMES:
         frames.append((frame.f_code.co_filename, str(frame.f_lineno), frame.f_code.co_name))
         frame = frame.f_back
     return frames
@@ -266,7 +269,7 @@ def where_is(thread: int) -> tuple[str, ...]:
 
 def stack_of(error: BaseException) -> list[tuple[str, str, str]]:
     """Return file, line and function of the calls in which an error was raised, innermost first."""
-    frames, trace = deque[tuple[str, str, str]](maxlen=_FRAMES), error.__traceback__
+    frames, trace = deque[tuple[str, str, str]](maxlen=FRAMES), error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         frames.appendleft((code.co_filename, str(trace.tb_lineno), code.co_name))

@@ -207,8 +207,15 @@ class Exits:
 
     def __init__(self, reports: CrashReports | None) -> None:
         self._reports = reports
+        #: Are told the pid of each that has ended; they do not raise.
+        self.hears: list[Callable[[int], object]] = []
         self._ended: dict[int, _Exit] = {}
         self._kills = Kills()
+
+    @property
+    def directory(self) -> str:
+        """Where each process may leave files, named ``PID.…``; empty: nowhere."""
+        return self._reports.path if self._reports else ""
 
     def follow(self, pool: Any) -> None:
         """Hear how the processes of a prefork pool end; safe to call again."""
@@ -220,6 +227,8 @@ class Exits:
         while len(self._ended) >= _REMEMBERED:
             self._ended.pop(next(iter(self._ended)))
         self._ended[pid] = found = _Exit(status, peak_kb, report)
+        for hear in self.hears:
+            hear(pid)
         return found
 
     def of_cell(self, pid: int, death: Death) -> Evidence:
