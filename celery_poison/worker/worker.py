@@ -27,7 +27,7 @@ from celery_poison.producer.relay import Relay
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Host, PoolFacts, Prepare
-from celery_poison.worker import child, crash_reports
+from celery_poison.worker import child, crash_reports, seed
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Complaints, greet
 from celery_poison.worker.blocklist import Checker, Fingerprints
@@ -212,7 +212,7 @@ class Worker:
         ledger = self._plugin.ledger_url, self._settings.namespace
         reports = self._crash_reports.path if self._crash_reports else ""
         own = self._plugin.policy_overrides, self._recorder.secret, reports, alone
-        return partial(child.prepare, child.Seed(self._me.worker, ledger, *own))
+        return partial(seed.prepare, seed.Seed(self._me.worker, ledger, *own))
 
     def _make_heartbeat(self) -> None:
         payload = Payload(
@@ -327,7 +327,7 @@ class Worker:
     def child_begins(self, **_: Any) -> None:
         """Set up a process of the pool, in that process; a cell has its own way."""
         # So says solo, too, of another worker in this process.
-        if child.is_cell or os.getpid() == self._me.pid:
+        if seed.is_cell or os.getpid() == self._me.pid:
             return
         if self._crash_reports is not None:
             crash_reports.begin_report(self._crash_reports.path)
