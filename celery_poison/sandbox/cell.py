@@ -33,33 +33,23 @@ _UNCONFINED = resource.getrlimit(resource.RLIMIT_DATA)
 def boxed(value: Any) -> Any:
     """Return memory, as a file, that a worker shares with one cell: the job is in it, and then its result.
 
-    Raises:
-        Exception: whatever the value's parts raise when they are pickled.
+    It raises what the value's parts raise when they are pickled.
     """
-    data = _pickled(value)
-    box = os.fdopen(os.memfd_create("poison-box"), "r+b")
-    _put(box, data)
-    return box
+    data = pickle.dumps(value)
+    return _put(os.fdopen(os.memfd_create("poison-box"), "r+b"), data)
 
 
 def take(box: Any) -> Any:
-    """Return what is in a box.
-
-    Raises:
-        Exception: it cannot be read here, such as an error of an unknown class.
-    """
+    """Return what is in a box; it raises what reading that raises, such as an error of an unknown class."""
     box.seek(0)
     return pickle.load(box)
 
 
-def _put(box: Any, data: bytes) -> None:
+def _put(box: Any, data: bytes) -> Any:
     box.seek(0)
     box.write(data)
     box.flush()
-
-
-def _pickled(value: Any) -> bytes:
-    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    return box
 
 
 def be_cell(order: Order, home: Home, said: Any, box: Any) -> int:
@@ -93,15 +83,15 @@ def _run(home: Home, said: Any, box: Any) -> None:
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     code = 1
     try:
-        said.send(_pickled(("accepted", os.getpid(), time.monotonic())))
+        said.send(pickle.dumps(("accepted", os.getpid(), time.monotonic())))
         ended = _try(job.target, job.arguments)
         _end_if_confined(ended[1])
         try:
-            data = _pickled(ended)
+            data = pickle.dumps(ended)
         except Exception as error:
-            data = _pickled((False, info_of(MaybeEncodingError(error, ended[1]))))
+            data = pickle.dumps((False, info_of(MaybeEncodingError(error, ended[1]))))
         _put(box, data)
-        said.send(_pickled(("result",)))
+        said.send(pickle.dumps(("result",)))
         code = 0
     finally:
         process_destructor(os.getpid(), code)

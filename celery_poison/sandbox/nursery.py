@@ -20,7 +20,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from celery import Celery, platforms
 from celery.app.utils import find_app
@@ -65,14 +65,7 @@ class Nursery:
 
     @classmethod
     def forked(cls, app: Celery, name: str) -> Nursery:
-        """Fork one.
-
-        Args:
-            name: of the worker, in the ledger.
-
-        Raises:
-            OSError: no process can be forked.
-        """
+        """Fork one for the worker of this ``name`` in the ledger; raise OSError where that cannot be."""
         worker = os.getpid()
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # a user's own
@@ -85,7 +78,7 @@ class Nursery:
             if not pid:
                 try:
                     ours.close()
-                    _serve(other, _Parent(worker, name), app)
+                    _serve(other, worker, name, app)
                 finally:
                     os._exit(0)
         return cls(pid, ours)
@@ -95,7 +88,6 @@ class Nursery:
         """Start one that loads the app anew.
 
         Args:
-            name: of the worker, in the ledger.
             has: why this process is not forked.
             patched_for: the pool for whose greenlets this process is patched; empty: it is not.
 
@@ -113,10 +105,7 @@ class Nursery:
             return cls(os.posix_spawn(command[0], command, os.environ, file_actions=[null]), ours, has)
 
     def fork(self, order: Order, fds: list[int]) -> None:
-        """Let it fork a cell.
-
-        Args:
-            fds: of the watcher's socket, the cell's socket, the box, the worker's lease.
+        """Let it fork a cell, given the watcher's socket, the cell's socket, the box and the worker's lease.
 
         Raises:
             BlockingIOError: it has much to do; ask again.
@@ -192,26 +181,19 @@ def load_and_serve(app_name: str, orders: int, pid: int, name: str) -> None:
     app.loader.import_default_modules()
     if has := unshareable():
         sys.exit(f"celery_poison: suspects cannot be tried in cells: the app has {has} once it is loaded")
-    _serve(_socket.socket(fileno=orders), _Parent(pid, name), app, is_fresh=True)
+    _serve(_socket.socket(fileno=orders), pid, name, app, is_fresh=True)
 
 
 # --- in the nursery ----------------------------------------------------------------------------------
 
 
-class _Parent(NamedTuple):
-    """The main process of the worker, and the worker's name in the ledger."""
-
-    pid: int
-    worker: str
-
-
-def _serve(orders: Any, parent: _Parent, app: Celery, *, is_fresh: bool = False) -> None:
-    """Fork a watcher with a cell for every order, until the worker is gone."""
+def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool = False) -> None:
+    """Fork a watcher with a cell for every order, until the worker, whose process is ``parent``, is gone."""
     os.setsid()
-    end_of_worker = os.pidfd_open(parent.pid)
-    if os.getppid() != parent.pid:
+    end_of_worker = os.pidfd_open(parent)
+    if os.getppid() != parent:
         return
-    former = procfs.name(parent.pid)
+    former = procfs.name(parent)
     name(NURSERY)
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (*_NOT_FOR_US, signal.SIGCHLD)}
     with suppress(Exception):  # the cells do without
@@ -240,7 +222,7 @@ def _serve(orders: Any, parent: _Parent, app: Celery, *, is_fresh: bool = False)
         if ledger is not None and real_thread_starter() is None:
             with suppress(Exception):  # the next cells need not load it, which may take 20 ms and 20 MB
                 _ = app.backend
-    _say_that_it_ended(app, parent.worker)
+    _say_that_it_ended(app, worker)
 
 
 def _orders(orders: Any, end_of_worker: int) -> Iterator[tuple[bytes, list[int]]]:
@@ -283,10 +265,9 @@ def _be_watcher(order: Order, end_of_worker: int, fds: list[int], be: Any) -> No
             _close(fd)
         return pid
 
-    code = 1
+    code = 0
     try:
         talks = _socket.socket(fileno=control)
-        code = 0
         if watch(talks, end_of_worker, order.limit, order.niceness, fork):
             talks.detach()
             code = be(order, *of_cell)

@@ -31,8 +31,8 @@ logger = get_logger("celery_poison")
 MOST = 50
 #: Seconds for which a suspect waits here; then the ledger keeps it, for whichever worker has a cell first.
 PARK_AFTER = 2.0
-#: Seconds in which no cell is opened after one could not be; and for which a nursery must have lived.
-DOUBT = 60.0
+#: Seconds for which a nursery must have lived whose place another one takes.
+LIVED = 60.0
 #: How often a cell is asked for that ends before it begins, and the seconds between: a lack may be over soon.
 TRIES, BETWEEN_TRIES = 3, 1.0
 #: What a cell is thought to take whose task was never seen in one, in bytes.
@@ -70,8 +70,8 @@ class Cells:
         self._took: dict[str, int] = {}
         self._memory = MemoryGroup()
         self._trials = Trials(host, self)
-        #: No cell could be had, and none should be tried before (``time.monotonic``).
-        self._doubts_until = self._pauses_until = 0.0
+        #: No cell could be had, and none should be asked for before (``time.monotonic``).
+        self._pauses_until = 0.0
         self._beginning: Trial | None = None
         self._is_held = self._is_choosing = False
 
@@ -83,9 +83,7 @@ class Cells:
     @property
     def are_usable(self) -> bool:
         """Whether suspects can be tried in cells at all, as far as it is known."""
-        if self._settings.trial != "cell" or time.monotonic() < self._doubts_until:
-            return False
-        if self.host.pool.is_custom:
+        if self._settings.trial != "cell" or self.host.pool.is_custom:
             return False
         if isinstance(self._nursery, Nursery) and self._nursery.has_ended():
             self._nursery = self._next_nursery()
@@ -96,7 +94,7 @@ class Cells:
     def _next_nursery(self) -> Nursery | str:
         """Fork another, where processes of the pool are forked as well; do without otherwise."""
         born_at, self._born_at = self._born_at, time.monotonic()
-        if not self.host.pool.contained and self._born_at - born_at > DOUBT:
+        if not self.host.pool.contained and self._born_at - born_at > LIVED:
             with suppress(OSError):
                 return Nursery.forked(self.host.app, self.host.worker)
         return "the process that forks them has ended"
@@ -128,9 +126,7 @@ class Cells:
     def admit(self, request: Any, *, first: bool = False) -> None:
         """Try ``request`` when its turn comes. It takes no prefetch credit from other messages meanwhile.
 
-        Args:
-            first: nothing else may run here until it has ended, so that another message would only wait
-                for it, while other workers are free.
+        Unless it is ``first``: nothing else may run here until it has ended, and other workers are free.
         """
         if not first:
             with suppress(AttributeError):  # a consumer without it
@@ -150,7 +146,7 @@ class Cells:
         return bool(self._waiting)
 
     def waiting(self) -> list[Any]:
-        """Return whoever has been admitted and not begun."""
+        """Return what has been admitted and not begun."""
         return [trial.request for trial in self._waiting]
 
     def look(self) -> None:
@@ -167,38 +163,33 @@ class Cells:
             self._is_choosing = False
 
     def _park_late(self) -> None:
-        """Have the ledger keep what has waited here for too long, and was not handed over."""
+        """Have the ledger keep what has waited here for too long, unless a pool was emptied for it."""
         latest = time.monotonic() - PARK_AFTER
-        late = [each for each in self._waiting if each.since < latest and each.may_wait_elsewhere]
-        for trial in () if self.host.shutdown.is_begun else late:
-            self._waiting.remove(trial)
-            self._take_credit(trial)
-            if self._is_here(trial):
-                trial.request.wait_in_ledger()
+        for trial in () if self.host.shutdown.is_begun else tuple(self._waiting):
+            if trial.since < latest and trial.is_credited and not trial.is_handed:
+                self._waiting.remove(trial)
+                self._take_credit(trial)
+                if self._is_here(trial):
+                    trial.request.wait_in_ledger()
 
     def _room(self) -> int:
         if self._waiting or self._is_held:
             return 0
         is_one_alone = any(each.is_alone for each in self._running)
-        is_full = is_one_alone or self._memory.room() < self._promised() + GUESS + WRITTEN
+        is_full = is_one_alone or not self._room_for(GUESS + WRITTEN)
         return 0 if self._running and is_full else len(self._free_slots)
 
     def _may_begin(self, trial: Trial) -> bool:
         if self._is_held or self.host.shutdown.is_begun or time.monotonic() < self._pauses_until:
             return False
-        if not self.are_usable:  # in the pool, alone; unless there may be cells for it soon, or elsewhere
-            return not (trial.may_wait_elsewhere and time.monotonic() < self._doubts_until)
-        if not self._running:
+        if not self._running or not self.are_usable:  # it goes to the pool then
             return True
         is_one_alone = any(each.is_alone for each in (trial, *self._running))
-        return bool(self._free_slots) and not is_one_alone and self._fits(trial)
+        return bool(self._free_slots) and not is_one_alone and self._room_for(self._need(trial))
 
-    def _fits(self, trial: Trial) -> bool:
-        """Whether memory bears one more, as far as cells of its task have shown what they take."""
-        return self._memory.room() >= self._promised() + self._need(trial)
-
-    def _promised(self) -> int:
-        return sum(map(self._missing, self._running))
+    def _room_for(self, need: int) -> bool:
+        """Whether memory bears one more, as far as cells have shown what their tasks take."""
+        return self._memory.room() >= need + sum(map(self._missing, self._running))
 
     def _need(self, trial: Trial) -> int:
         return self._took.get(trial.request.type, GUESS) + WRITTEN
@@ -269,7 +260,6 @@ class Cells:
             self._waiting.appendleft(trial)
             self._trials.wake()  # it is to look again
         else:
-            self._doubts_until = time.monotonic() + DOUBT
             self._complain("a forked process ends before it begins a task")
             self._take_credit(trial)
             self.refused(trial)

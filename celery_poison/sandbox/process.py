@@ -20,7 +20,7 @@ from celery_poison.basics import procfs
 from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.sandbox.cell import boxed, take
 from celery_poison.sandbox.nursery import Nursery, pair
-from celery_poison.sandbox.trial import NEVER, Death, Host, Job, Trial, error_of, info_of, story_of
+from celery_poison.sandbox.trial import NEVER, Death, Host, Job, Trial, error_of, info_of
 
 logger = get_logger("celery_poison")
 
@@ -40,15 +40,11 @@ OUTLIVE = 0.5
 
 
 class Running:
-    """A trial, the watcher and the cell.
-
-    Args:
-        report: passes a call on to the event loop.
+    """A trial, the watcher and the cell; ``report`` passes a call on to the event loop.
 
     Attributes:
         pid: of the cell; 0 before it is known.
         death: how the cell ended; None before.
-        sockets: to the watcher, and to the cell.
 
     Raises:
         BlockingIOError: the nursery has much to do.
@@ -84,7 +80,7 @@ class Running:
             os.close(self._watcher)
 
     def order(self, word: bytes) -> None:
-        """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft limit does. ``b"b"``: a trial begins."""
+        """Have its watcher do what ``watcher._next_orders`` lists."""
         with suppress(OSError):
             self._control.send(word)
 
@@ -141,10 +137,10 @@ class Running:
     def _result(self) -> tuple[bool, Any]:
         try:
             ok, value = take(self._box)
-        except Exception as error:  # it cannot be read here: an exception's class that is not to be found
-            return False, info_of(error)
-        except BaseException as error:  # the user's own code, which reads it, wants this thread to end
-            return False, info_of(RuntimeError(repr(error)))
+        except (
+            BaseException
+        ) as error:  # such as a class that is not to be found; or the user's code ends threads
+            return False, info_of(error if isinstance(error, Exception) else RuntimeError(repr(error)))
         return ok, value
 
     def _ended_without_watcher(self) -> Death:
@@ -175,33 +171,29 @@ class Running:
                 self._is_killed, self._over_at = True, now + OUTLIVE - MOMENT
             return now >= self._over_at
         if trial.begun and not self._has_result:
-            if trial.terminated_by:
-                self.kill()
-            elif trial.is_over():
-                self._end_hang(now)
-            elif trial.is_soft_over():
-                self._report(partial(trial.timed_out, True, trial.soft or 0.0))
-                self.order(b"s")
+            self._limit(trial, now)
         if now > self._kill_at:
-            if not self.pid:
-                self._end_nursery()
+            if (
+                not self.pid and not self._nursery.has_ended()
+            ):  # so the sockets of all that it owes are closed
+                logger.error("celery_poison: a nursery has forked no cell in %d s: it is killed", SETTING_UP)
+                self._nursery.end()
             self.kill()
         if now > self._abandon_at:  # its watcher does not obey
             self.abandon()
             self._abandon_at = now + ENDING
         return False
 
-    def _end_nursery(self) -> None:
-        """End a nursery that hangs: the sockets of all that it was asked for are closed by that."""
-        if not self._nursery.has_ended():
-            logger.error("celery_poison: the nursery has forked no cell in %d s: it is killed", SETTING_UP)
-            self._nursery.end()
-
-    def _end_hang(self, now: float) -> None:
-        """Ask the cell where it is, once, and kill it soon after."""
-        if self._kill_at == NEVER:
-            self._host.ask_where(self.pid)
-            self._kill_at = now + ANSWERING
+    def _limit(self, trial: Trial, now: float) -> None:
+        if trial.terminated_by:
+            self.kill()
+        elif trial.is_over():
+            if self._kill_at == NEVER:
+                self._host.ask_where(self.pid)
+                self._kill_at = now + ANSWERING
+        elif trial.is_soft_over():
+            self._report(partial(trial.timed_out, True, trial.soft or 0.0))
+            self.order(b"s")
 
     def _is_watched(self) -> bool:
         if self._watcher < 0:
@@ -230,7 +222,9 @@ class Running:
             logger.warning("celery_poison: %s is tried again, alone: memory is short", name)
         if not trial.begun or trial.is_pressed:
             return False
-        logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), story_of(trial, death))
+        is_late = trial.overdue and trial.hard  # its cell is killed then, too
+        story = f"met its hard time limit of {trial.hard:g} s" if is_late else death
+        logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), story)
         evidence = self._host.explain(self.pid, death)
         if death.why and 0 < trial.order.limit < death.peak:
             evidence = replace(evidence, limit_kb=trial.order.limit >> 10, limit_of="trial")

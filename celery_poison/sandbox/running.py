@@ -30,9 +30,8 @@ RELIEF = 0.25
 class Trials:
     """All that runs in cells of one worker, and the thread that hears it.
 
-    Args:
-        hears: is told on the event loop what becomes of each trial: ``finished``, ``again``, ``refused``;
-            and to ``look`` again, while it ``is_waited_for``.
+    ``hears`` is told on the event loop what becomes of each trial: ``finished``, ``again`` or ``refused``;
+    and to ``look`` again, while it ``is_waited_for``.
     """
 
     def __init__(self, host: Host, hears: Any) -> None:
@@ -50,7 +49,6 @@ class Trials:
         self._relieved_at = 0.0
 
     def begin(self, trial: Trial, nursery: Nursery) -> None:
-        """Try this."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="poison-cells", daemon=True)
             self._thread.start()
@@ -62,7 +60,6 @@ class Trials:
             self._wakes.send(b"!")
 
     def find(self, pid: int) -> Running | None:
-        """Return what runs in the cell ``pid``."""
         return next((each for each in list(self._running) if each.pid == pid), None)
 
     def end(self) -> None:

@@ -23,7 +23,7 @@ class Home(NamedTuple):
 
     Attributes:
         ledger: not connected yet; None: the app was loaded anew, and says later which it is.
-        lease: descriptor of the memory in which the worker keeps its lease.
+        lease: descriptor of the memory with the worker's lease.
     """
 
     app: Celery
@@ -49,18 +49,14 @@ class Order(NamedTuple):
 
     Attributes:
         slot: the index that a pool process would have.
-        number: of the cell, which is part of its name.
+        number: part of the cell's name.
         limit: bytes of memory that it may have; 0: as much as there is.
-        niceness: by how much it gives way to others.
     """
 
-    slot: int
-    number: int
-    limit: int
-    niceness: int
-
-
-NO_ORDER = Order(0, 0, 0, 0)
+    slot: int = 0
+    number: int = 0
+    limit: int = 0
+    niceness: int = 0
 
 
 def info_of(error: Exception) -> ExceptionInfo:
@@ -80,7 +76,6 @@ class PoolFacts:
 
     Attributes:
         name: of Celery's module that has it, or the pool that it is derived from.
-        slots: tasks that it runs at once.
         contained: whether tasks share the main process.
         soft, hard: time limits of the worker itself, in seconds.
         enforces_soft, enforces_hard: what a pool ignores is ignored in a cell too: the task may rely on it.
@@ -104,13 +99,11 @@ class Host:
     Attributes:
         worker: its name in the ledger, when it began.
         loop: its event loop: the ``consumer`` and the number (``epoch``) of the present broker connection.
-        shutdown: ``is_begun`` once the worker is to end, and begins nothing more.
         complain: logs an error that no message suffers from, once.
-        prepare: returns what makes a forked process one that runs a task for this worker, given what its
-            start says about what runs beside it.
+        prepare: is given what a start says about what runs beside it.
         ask_where: has the cell of this pid, which hangs, write down where it is.
         explain: returns what is known about the death of a cell, and keeps it for whoever asks for its pid.
-        lease: descriptor of the memory in which the worker keeps its lease.
+        lease: descriptor of the memory with the worker's lease.
     """
 
     app: Celery
@@ -130,18 +123,14 @@ class Trial:
     """One suspect, what Celery hands to a pool with it, and what becomes of it.
 
     Attributes:
-        request: as Celery makes it, of a guarded task.
         epoch: number of the connection by which it was admitted.
         is_credited: whether it gave its prefetch credit back.
         is_handed: whether Celery has handed it over; the attributes down to ``hard`` are known then.
         soft, hard: time limits, in seconds.
-        order: the cell that it has.
         since: when it was admitted, or its cell was asked for (``time.monotonic``).
-        tries: how many cells were asked for.
-        begun: whether the cell has begun with it.
-        overdue: its hard limit is over.
-        terminated_by: the signal by which somebody wants it to end; 0: nobody does.
-        is_pressed: it is to end since memory is short; ``is_alone``: it was, and none may be beside it.
+        tries: how many cells were asked for; ``begun``: whether one has begun with it.
+        overdue: its hard limit is over; ``terminated_by``: the signal by which it is to end, 0 for none.
+        is_pressed: it is to end since memory is short; ``is_alone``: none may be beside it.
         has_company: another cell was beside its own.
         taken: the bytes that its cell did not share with the nursery.
     """
@@ -158,7 +147,7 @@ class Trial:
     failed: Callable[[ExceptionInfo], Any] = print
     soft: float | None = None
     hard: float | None = None
-    order: Order = NO_ORDER
+    order: Order = field(default_factory=Order)
     since: float = field(default_factory=time.monotonic)
     tries: int = 0
     begun: bool = False
@@ -171,23 +160,15 @@ class Trial:
     _soft_at: float = NEVER
     _hard_at: float = NEVER
 
-    @property
-    def may_wait_elsewhere(self) -> bool:
-        """Whether nothing has come of it here, and no worker was emptied for it."""
-        return self.is_credited and not self.is_handed
-
     def begin(self) -> None:
-        """Start the clock."""
         self.begun, now = True, time.monotonic()
         self._soft_at = now + self.soft if self.soft else NEVER
         self._hard_at = now + self.hard if self.hard else NEVER
 
     def pause(self) -> float:
-        """Return the seconds until the next limit."""
         return min(self._soft_at, self._hard_at) - time.monotonic()
 
     def is_over(self) -> bool:
-        """Whether the hard limit is over."""
         if time.monotonic() >= self._hard_at:
             self.overdue, self._hard_at = True, NEVER
         return self.overdue
@@ -205,7 +186,7 @@ class Death:
     """How a cell ended.
 
     Attributes:
-        status: exit code, negative for a signal; None when its watcher ended first.
+        status: exit code, negative for a signal; None: its watcher ended first, and the kernel killed it.
         peak: the most memory it had, in bytes; 0 if that is not known.
         taken: what of that it did not share with its nursery.
         why: ``oom`` if it used too much memory; ``pressed`` if it was killed because others did.
@@ -217,29 +198,21 @@ class Death:
     why: str = ""
 
     @property
+    def exit_code(self) -> int:
+        return -signal.SIGKILL if self.status is None else self.status
+
+    @property
     def was_killed(self) -> bool:
-        """Whether anybody may have killed it: the suspect, or somebody outside."""
-        return not self.why and self.status in (None, -signal.SIGKILL)
+        return not self.why and self.exit_code == -signal.SIGKILL
 
     @property
     def cause(self) -> str:
-        """A word of :mod:`celery_poison.causes`."""
         return causes.OOM if self.why else causes.from_exit_code(self.exit_code)
-
-    @property
-    def exit_code(self) -> int:
-        """The kernel kills a cell whose watcher is gone."""
-        return -signal.SIGKILL if self.status is None else self.status
 
     def __str__(self) -> str:
         watcher = "; its watcher was killed with it" if self.status is None else ""
         memory = f"; peak {self.peak >> 20} MiB" if self.peak else ""
         return f"died again alone: {causes.short(self.cause)}{watcher}{memory}"
-
-
-def story_of(trial: Trial, death: Death) -> str:
-    """Return how a trial ended: its cell is killed, too, when it has met its hard time limit."""
-    return f"met its hard time limit of {trial.hard:g} s" if trial.overdue and trial.hard else str(death)
 
 
 def error_of(trial: Trial, death: Death, evidence: Evidence) -> Exception:

@@ -45,17 +45,12 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def watch(control: Any, worker: int, limit: int, niceness: int, fork: Callable[[], int]) -> bool:
-    """Fork a cell and watch it to its end.
+    """Fork a cell and watch it to its end; return whether this is the cell now.
 
     Args:
-        control: socket to the worker.
-        worker: descriptor that becomes readable at the end of the worker.
+        control: socket to the worker; ``worker``: descriptor that becomes readable at its end.
         limit: bytes of memory that the cell may have; 0: as much as there is.
-        niceness: of the cell.
         fork: as ``os.fork``; each side keeps what it needs.
-
-    Returns:
-        Whether this is the cell now. In the watcher it returns once the cell has ended.
     """
     os.setsid()
     name(WATCHER)
@@ -157,11 +152,7 @@ class Step(Enum):
 
 
 class Memory:
-    """What the cell holds, and what is left for it.
-
-    Args:
-        limit: bytes that it may hold; 0: as much as there is.
-    """
+    """What the cell holds, and what is left for it: ``limit`` is in bytes, 0 as much as there is."""
 
     def __init__(self, pid: int, limit: int, group: MemoryGroup) -> None:
         self._pid, self._limit, self._group = pid, limit, group
@@ -174,7 +165,6 @@ class Memory:
 
     @property
     def taken(self) -> int:
-        """The most that it has held beside what it shares with the nursery, in bytes."""
         return max(0, self.peak - self._shared)
 
     def begin(self) -> None:
@@ -217,8 +207,7 @@ def step_of(*, taken: int, room: int, is_filled: bool, is_over: bool, can_confin
     """Decide what is done about a cell.
 
     Args:
-        taken: bytes that it holds more than before its trial; 0 before that.
-        room: bytes that are left until the memory counts as full.
+        taken: bytes that it holds more than before its trial; ``room``: what is left until memory is full.
         is_filled: it holds at least half of what was taken since it was started.
         is_over: it holds more than it may.
         can_confine: it is in a control group with a limit, and not confined yet.
@@ -235,9 +224,8 @@ def why_of(status: int, *, is_confined: bool, has_killed: bool, is_filled: bool)
     """Decide whether memory was what a cell died of by itself: ``oom``, ``pressed`` (others took it) or ''.
 
     Args:
-        status: its exit code, negative for a signal.
         is_confined: it was refused more memory than was left.
-        has_killed: the kernel has killed somebody for want of memory.
+        has_killed: the kernel has killed some process for want of memory.
         is_filled: it had at least half of what was taken.
     """
     if is_confined and status in _WITHOUT_MEMORY:
