@@ -30,6 +30,7 @@ OTHERS = frozenset(
         "_current_frames",
         "_exit",
         "_fields",
+        "_getframe",
         "_replace",
         "_sock",
         "_threadlocal",
