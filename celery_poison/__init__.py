@@ -22,7 +22,7 @@ __all__ = ["GivenUp", "PoisonTask", "Policy", "Quarantine", "State", "guarded", 
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when it is asked for: those who only publish, and every `celery` command, need none of it.
+    # Loaded when it is asked for: programs that only publish, and every `celery` command, need none of it.
     if name == "Quarantine":
         from celery_poison.quarantine import Quarantine
 

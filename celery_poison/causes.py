@@ -58,7 +58,7 @@ _SENTENCES: Final = {
     NOT_A_TASK: "is not a task's message",
     QUEUE_FULL: "was the oldest in a full queue, and made room",
 }
-#: Deaths of whole workers that nobody on board is to blame for.
+#: Deaths of whole workers for which no message on board is to blame.
 NOBODYS_FAULT: Final = frozenset({SHUTDOWN, EVICTION, FROZEN})
 #: What starts die of together with their workers; of all else one process dies, and its worker lives on.
 OF_WORKERS: Final = (WORKER_LOST, RECEIVE)
@@ -81,7 +81,7 @@ def from_exit_code(code: int) -> str:
 
 
 def from_worker_lost(text: str) -> str:
-    """Return the cause told by billiard's WorkerLostError, which knows it only as text."""
+    """Return the cause that billiard's WorkerLostError gives, as text only."""
     match = _EXIT_STATUS.search(text)
     if match is None:
         return UNKNOWN
@@ -104,7 +104,7 @@ def short(cause: str) -> str:
 
 
 def from_short(text: str) -> str:
-    """Return the cause that somebody typed, e.g. ``signal:11`` for ``sigsegv``; the others as they are."""
+    """Return the cause that a person typed, e.g. ``signal:11`` for ``sigsegv``; the others as they are."""
     found = signal.Signals.__members__.get(text.upper())
     return text if found is None else f"signal:{found.value}"
 
@@ -162,7 +162,7 @@ class Evidence:
         stack: where its Python code was at a native crash, or raised, the innermost call first; no arguments.
         exception: class of what it raised, where a failure is kept (``keep_failures``); never its message.
 
-    Of the death of a whole worker, which left nobody to tell, by its last heartbeat:
+    Of the death of a whole worker, which left no process to report it, by its last heartbeat:
 
     Attributes:
         heard_ms: how long before its end that was, at most: before its connections were seen to be gone, or
@@ -246,13 +246,13 @@ class Evidence:
 
     @property
     def died(self) -> str:
-        """When its worker died, in words, as far as anybody can know; the empty string for nothing."""
+        """When its worker died, in words, as far as it is known; the empty string where it is not."""
         known = self.after_ms is not None and self.by_ms is not None
         return between(self.after_ms / 1000, self.by_ms / 1000) if known else ""  # type: ignore[operator]
 
     @property
     def is_from_outside(self) -> bool:
-        """Whether somebody asked the process to end: the task that ran in it is not to blame."""
+        """Whether the process was asked to end: the task that ran in it is not to blame."""
         return self.signal in REQUESTS_TO_END
 
     def as_dict(self) -> dict[str, Any]:

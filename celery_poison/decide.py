@@ -212,7 +212,7 @@ class Run:
         cause: what it died of, or why it was interrupted: a word of :mod:`celery_poison.causes`.
         acks_late: its message is still the broker's.
         acks_end: its task has such an end acknowledged (``acks_on_failure``, ``acks_on_timeout``).
-        asked: somebody asked its process to end, so that the task is not to blame.
+        asked: its process was asked to end, so that the task is not to blame.
         leaving: its worker is leaving, or it was revoked or cancelled.
         observed: nothing may become of its message but what Celery makes of it.
         kept: what it raised is to be kept (:func:`failing`).
@@ -285,7 +285,7 @@ def _while_it_stays(run: Run, held: bool) -> Disposition:
         case End.ROLLED_BACK if run.acks_late:
             return Disposition(Settlement.ROLL_BACK, held, run.cause or causes.REJECTED, failure=True)
         case End.QUARANTINED if run.acks_late:
-            # Its own code asks for it: whoever only observes would lose the message.
+            # Its own code asks for it: a worker that only observes would lose the message.
             return Disposition(Settlement.QUARANTINE, True, run.cause)
         case End.RAISED if run.acks_late and not run.acks_end:
             return Disposition(Settlement.QUARANTINE, held, causes.REJECTED)

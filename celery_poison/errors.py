@@ -108,5 +108,5 @@ class QueueFull(PoisonError):
         return type(self), (self.queue, self.depth, self.limit, self.wanted)
 
 
-#: What a step on a quarantined message raises where somebody was faster, or decides at this moment.
+#: What a step on a quarantined message raises where another person was faster, or decides at this moment.
 OVERTAKEN = (DecisionPending, IllegalTransition, MessageNotFound, StaleDelivery)

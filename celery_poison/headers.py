@@ -37,7 +37,7 @@ LONGEST = 255
 
 
 def known_as(name: object) -> str:
-    """Return an id as Redis and people can take it: anybody may send any.
+    """Return an id as Redis and people can take it: a publisher may send any.
 
     Half surrogate pairs, which are good JSON and no UTF-8, are written out. Of what is too long the beginning
     and a hash are left, so that two stay two.

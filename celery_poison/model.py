@@ -105,7 +105,7 @@ class Start(NamedTuple):
 
     Attributes:
         phase: a word of :class:`Phase`.
-        token: of this start; who has an older one may not decide about its message any more.
+        token: of this start; a process with an older one may not decide about its message any more.
         worker: name of its worker's incarnation, *node/boot id*.
         pid: of the process that runs it.
         at_ms: when it began, in milliseconds since 1970 by the clock of its machine; 0 before.
@@ -113,7 +113,7 @@ class Start(NamedTuple):
         alone: what runs beside it: 0 anything, else :data:`ALONE` or :data:`IN_CELL`.
         id: its task id.
         queue: that its message was sent to.
-        payload_bytes: size of the body as received; 0 where nobody looked.
+        payload_bytes: size of the body as received; 0 where it was not measured.
         diverts: 1 if its message is still the broker's when its task dies.
     """
 
@@ -164,7 +164,7 @@ class Start(NamedTuple):
 
     @property
     def has_begun(self) -> bool:
-        """Whether a process has taken it up: nobody can say that nothing of it has run."""
+        """Whether a process has taken it up: some of it may have run."""
         return self.phase == Phase.RUNNING and self.pid > 0
 
     def in_phase(self, phase: Phase) -> Start:

@@ -1,4 +1,4 @@
-"""The plugin on one app: its settings, the policies of its tasks, and what Celery is told to load."""
+"""The plugin on one app: its settings, the policies of its tasks, and what it has Celery load."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Plugin:
 
     @property
     def wants_everything(self) -> bool:
-        """``poison_guard_all``, unchecked: a wrong setting must stop workers, not those who only publish."""
+        """``poison_guard_all``, unchecked: a wrong setting must stop workers, but no publisher."""
         name = "poison_guard_all"
         return bool(self.overrides.get(name, self.app.conf.get(name, False)))
 
@@ -262,7 +262,7 @@ def install(app: Celery, **settings: Any) -> Plugin:
 
 
 def plugin_of(app: Celery) -> Plugin:
-    """Return the plugin of ``app``, installing it when nobody has."""
+    """Return the plugin of ``app``, installing it if need be."""
     return _found(app) or install(app)
 
 

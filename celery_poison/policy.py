@@ -112,7 +112,7 @@ class Policy:
         """Return the policy of ``task``: ``overrides``, else its own attributes, else what settings say.
 
         Args:
-            overrides: options that somebody changed at run time, checked already (EMS-9).
+            overrides: options that were changed at run time, checked already (EMS-9).
             of_queue: what ``poison_queues`` says of the queue.
 
         Raises:
@@ -186,7 +186,7 @@ class Overrides:
     """All overrides of one version, checked.
 
     Attributes:
-        version: raised by every change; 0: nobody ever changed anything.
+        version: raised by every change; 0: nothing was ever changed.
         by_task: task name, or ``*``, -> its options.
         by_queue: queue -> its options.
     """

@@ -47,7 +47,7 @@ def kept_state(typed: str) -> State:
 
 
 class Event(StrEnum):
-    """Of what the journal tells (docs/journal.md), what something is decided by."""
+    """Journal events (docs/journal.md) that decisions depend on."""
 
     FINISHED = "finished"
     CRASHED = "crashed"

@@ -80,7 +80,7 @@ def _close_inherited() -> None:
 
 
 def _before_fork() -> None:
-    _changed.acquire()  # held until the fork is over, so that nobody begins meanwhile
+    _changed.acquire()  # held until the fork is over, so that no other fork begins meanwhile
     _changed.wait_for(lambda: _working == 0, timeout=PATIENCE)
 
 

@@ -1,4 +1,4 @@
-"""What the kernel tells: every read of ``/proc`` and of control groups.
+"""What the kernel knows: every read of ``/proc`` and of control groups.
 
 Standard library only, and nothing of this package: the watcher of a cell imports it too. What cannot be
 read, as everywhere but on Linux, is answered like a process that has ended, or a machine without limits.
@@ -16,7 +16,7 @@ PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 #: Share of the memory that must stay free, or so many bytes, whichever is less: else it is full.
 FREE_SHARE, FREE_BYTES = 0.05, 256 * 1024 * 1024
-#: With more room than this the kernel kills nobody here: it was in a container beside this one.
+#: With more room than this the kernel kills no process here: it was in a container beside this one.
 SCARCE = 1 << 30
 
 # --- processes -------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def members_of_session(session: int) -> list[int]:
-    """Return the process ids of all who are alive in a session."""
+    """Return the ids of all processes that live in a session."""
     return sorted(each.pid for each in processes() if each.session == session)
 
 
@@ -163,7 +163,7 @@ class MemoryGroup:
         self._was_scarce = False
 
     def room(self) -> int:
-        """Return the bytes that can be taken until the kernel is about to kill somebody; less than 0 then."""
+        """Return the bytes that can be taken until the kernel is about to kill; less than 0 then."""
         self._used = self.used()
         allowed = self.allowed() or 1 << 62
         room = allowed - self._used - min(FREE_BYTES, int(FREE_SHARE * allowed))
@@ -175,7 +175,7 @@ class MemoryGroup:
         return 2 * taken >= self._used - self._before
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed somebody of late: in the group, or on a machine that is full."""
+        """Whether the kernel has killed a process of late: in the group, or on a machine that is full."""
         return self._was_scarce and self.kills() > self._kills
 
     def forget_old_kills(self) -> None:
@@ -190,7 +190,7 @@ class MemoryGroup:
         """Return the bytes that the group uses, or the machine where there is no limit."""
         if self._files is None:
             return _machine("MemTotal") - _machine("MemAvailable")
-        # Cached files are given up before anybody is killed.
+        # Cached files are given up before a process is killed.
         stat = _table(self._files.stat)
         return (_number(self._files.used) or 0) - sum(stat.get(name, 0) for name in self._files.cached)
 
@@ -205,7 +205,7 @@ class MemoryGroup:
 
 
 class _Files(NamedTuple):
-    """Where a control group tells about its memory."""
+    """The files in which a control group accounts for its memory."""
 
     used: str
     allowed: str

@@ -1,4 +1,4 @@
-"""Words for people: what was stored is made harmless, moments and spans are told briefly, commands whole."""
+"""Words for people: what was stored is made harmless, moments and spans are short, commands whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
 from importlib import metadata
 
-#: Characters of a task id that tell it apart: of one that is a UUID, and of one that somebody made up.
+#: Characters of a task id that tell it apart: of one that is a UUID, and of one that a program made up.
 _SHORT, _OWN = 8, 20
 #: Whether moments are shown whole and in UTC (``--utc``), not in local time.
 utc: ContextVar[bool] = ContextVar("celery_poison_utc", default=False)
@@ -119,7 +119,7 @@ def short(id: str, others: Iterable[str] = ()) -> str:
 def argument(text: str) -> str:
     """Return an id as the last word of a command: neither the shell nor the command reads more in it.
 
-    Whatever a publisher has put into a message, somebody will copy the command into a shell.
+    Whatever a publisher has put into a message, a person will copy the command into a shell.
     """
     return f"{'-- ' if text.startswith('-') else ''}{shlex.quote(text)}"
 

@@ -6,7 +6,7 @@ it, and stays there until Redis has confirmed that nothing lies under it any mor
 
 * what had begun when its connection was lost stays this worker's, and is acknowledged when it ends;
 * everything else goes back at once, or as soon as Redis is there again;
-* an acknowledgement that Redis did not hear is told again;
+* an acknowledgement that Redis did not hear is sent again;
 * what lies in Redis under this worker's name and is not in the book is put back.
 """
 
@@ -59,7 +59,7 @@ class Held:
         self._unacked = Unacked(channel, self._client)
         self._in_use = in_use
         self._lock = threading.Lock()
-        #: Held by whoever tells Redis. Others wait for it, and find that it has told theirs too.
+        #: Held by the thread that writes to Redis. Others wait, and find that it has written theirs too.
         self._telling = threading.Lock()
         #: Tag -> the open channel that received it; None when that is closed. The oldest first.
         self._holders: OrderedDict[str, Any] = OrderedDict()
@@ -71,7 +71,7 @@ class Held:
         #: acknowledgement has forgotten the record, too.
         self._moved: set[str] = set()
         self._boot_ids: set[str] = set()
-        #: Boot ids under which something may be on its way from a queue, and nobody waits for it.
+        #: Boot ids under which something may be on its way from a queue, and no channel waits for it.
         self._arriving: set[str] = set()
         #: In no channel and not in use at the last look.
         self._stray: set[str] = set()
@@ -103,7 +103,7 @@ class Held:
         return tag in self._holders
 
     def tags(self) -> set[str]:
-        """Return the tags of everything that is held, or not yet told to Redis."""
+        """Return the tags of everything that is held, or not yet written to Redis."""
         with self._lock:
             return {*self._holders, *self._acks, *self._returns}
 
@@ -156,7 +156,7 @@ class Held:
         self._attempt(self._tell_returns)
 
     def leave(self, channel: Any) -> None:
-        """Put back what ``channel``, which closes, has received and nobody has begun."""
+        """Put back what ``channel``, which closes, has received and no process has begun."""
         in_use = self._in_use()
         with self._lock:
             for tag in [tag for tag, holder in self._holders.items() if holder is channel]:
@@ -186,7 +186,7 @@ class Held:
     # --- in a round of its own -----------------------------------------------------------------
 
     def flush(self) -> None:
-        """Tell Redis everything that it has not heard yet, and put back what nobody works on.
+        """Send Redis everything that it has not heard yet, and put back what no process works on.
 
         Raises:
             redis.exceptions.RedisError, OSError: Redis is away; nothing is lost, the next call tries again.
@@ -217,7 +217,7 @@ class Held:
             self._unacked.renew(tags)
 
     def _find_strays(self) -> None:
-        """What is in no channel and not in use for two looks running is nobody's: it goes back."""
+        """A message in no channel, and not in use for two looks running, goes back."""
         in_use = self._in_use()
         with self._lock:
             homeless = {tag for tag, holder in self._holders.items() if holder is None or holder.closed}
@@ -243,7 +243,7 @@ class Held:
         self._tell_returns()
 
     def _attempt(self, tell: Callable[[], None]) -> None:
-        """Tell it now, unless Redis is known to be away: what it does not hear, it is told later."""
+        """Send it now, unless Redis is known to be away: what it does not hear is sent later."""
         if self._is_away:
             return
         try:
@@ -300,7 +300,7 @@ class Holdings:
 
     Args:
         in_use: see :class:`Held`.
-        before_return: is told of a channel that closes, before what it holds goes back: from now on nothing
+        before_return: takes a channel that closes, before what it holds goes back: from now on nothing
             of that may begin.
     """
 
@@ -338,7 +338,7 @@ class Holdings:
         return all(heard)
 
     def close(self) -> None:
-        """Close every connection; what Redis was not told so far it is not told from here.
+        """Close every connection; what Redis has not heard so far it does not hear from here.
 
         Connections that publish, in a pool of the app's, may outlive their worker, and know it by this.
         """

@@ -35,7 +35,7 @@ from celery_poison.broker.unacked import Unacked, announce, arriving_key, owner_
 
 logger = get_logger(__name__)
 
-#: Says of a boot id whether its worker lives; False also if nobody knows it, None if nobody can say now.
+#: Says of a boot id whether its worker lives; False also if it is unknown, None if that cannot be asked now.
 OwnerIsAlive = Callable[[str], bool | None]
 
 #: Seconds an idle worker waits on one queue before it looks at the others.
@@ -231,7 +231,7 @@ class OwnedChannel(_Base):
         try:
             super().close()
         except self.connection_errors:
-            # kombu stopped at what Redis cannot be told: consumers and queues that end with the connection.
+            # kombu stopped at what Redis did not hear: consumers and queues end with the connection.
             self.closed, self._consumers, self._fanout_queues = False, set(), {}
             with suppress(*self.connection_errors):
                 super().close()
@@ -243,7 +243,7 @@ class OwnedChannel(_Base):
         self._in_poll = None
 
     def leave(self) -> None:
-        """Put back what this channel received and nobody has begun."""
+        """Put back what this channel received and no process has begun."""
         if self._receives and self.do_restore:
             self._receives = False
             self.holdings.before_return(self)
@@ -289,7 +289,7 @@ class OwnedChannel(_Base):
         def receive(raw: Any) -> Any:
             self.arriving_from = queue
             if no_ack and (arrival := self.connection.arrival) is not None:
-                self.held.acknowledge(arrival.tag)  # who takes it will not
+                self.held.acknowledge(arrival.tag)  # the process that takes it will not
             return callback(raw)
 
         return receive
@@ -360,7 +360,7 @@ class OwnedChannel(_Base):
                 with suppress(self.ResponseError):  # the second reply is on its way all the same
                     self.client.parse_response(connection, "BLMOVE")
             reply = self.client.parse_response(connection, "EVALSHA")
-        except NoScriptError:  # somebody flushed the scripts
+        except NoScriptError:  # Redis has lost its scripts
             self._nothing_came()
             self._load_script()
             raise Empty from None

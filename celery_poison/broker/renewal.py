@@ -1,4 +1,4 @@
-"""The thread that keeps what a worker holds of a Redis broker, and tells Redis what that has not heard."""
+"""The thread that keeps what a worker holds of a Redis broker, and repeats what Redis has not heard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Renewal:
     Args:
         holdings: of this process.
         interval: seconds between two rounds at most. A quarter of the visibility timeout, if less.
-        complain: is told what went wrong; the next round tries again.
+        complain: takes an error; the next round tries again.
     """
 
     def __init__(self, holdings: Holdings, interval: float, complain: Callable[[Exception], None]) -> None:
@@ -66,6 +66,6 @@ class Renewal:
                 try:
                     step()
                 except AWAY:
-                    continue  # a log line of its own tells of it; the next round tries again
+                    continue  # it has a log line of its own; the next round tries again
                 except Exception as error:
                     self._complain(error)

@@ -17,15 +17,15 @@ _WORDS = ("body", "content-type", "content-encoding")
 
 
 class Sealed(Message):
-    """A message whose body stays as it was received until somebody reads it.
+    """A message whose body stays as it was received until it is read.
 
     Attributes:
         received: the body as received.
         queue_name: the queue it was consumed from, if known.
         origin: what tells it from every other publish; empty where its transport has nothing.
         poison: the worker's notes about this delivery.
-        went_back: whether it had been put back when it was done: a copy of it comes. None: nobody here can
-            know.
+        went_back: whether it had been put back when it was done: a copy of it comes. None:
+            unknown.
     """
 
     queue_name: str | None = None

@@ -3,7 +3,7 @@
 kombu restores a message in a transaction that watches the hash of all unacknowledged messages: any other
 worker's delivery or acknowledgement makes it start again, under load without end. Here a script looks at
 the one entry only, and moves it if it is still the one that was read (EMS-6). Messages that are on their way
-from a queue to their receiver's unacknowledged ones, and that nobody has seen, go back too.
+from a queue to their receiver's unacknowledged ones, and that no process has seen, go back too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = get_logger(__name__)
 
 #: Messages that are read, and put back, in one exchange with Redis.
 BATCH = 100
-#: Bytes of them at most, so that large messages do not fill the memory of who puts them back.
+#: Bytes of them at most, so that large messages do not fill the memory of the process that puts them back.
 BATCH_BYTES = 8_000_000
 
 #: Seconds for which it is remembered what came back from a dead worker.
@@ -40,7 +40,7 @@ MEMORY = 6 * 3600
 #: Puts one message back. KEYS: unacked, index, returned, a queue for each copy.
 #: ARGV: tag, the entry as it was read, RPUSH or LPUSH, what to remember ('' for nothing), for how many
 #: seconds, then a payload for each queue.
-#: RETURNS 1 (moved) | 0 (acknowledged or moved by somebody else meanwhile).
+#: RETURNS 1 (moved) | 0 (acknowledged, or moved by another process meanwhile).
 #: It pushes first: a push that Redis refuses ends the script and leaves the message where it was.
 _PUT_BACK = """
 local entry = redis.call('HGET', KEYS[1], ARGV[1])
@@ -98,7 +98,7 @@ class Unacked:
         self.index = self.prefix + channel.unacked_index_key
 
     def tags(self, match: str = "*") -> set[str]:
-        """Return the tags of all messages, whoever received them."""
+        """Return the tags of all messages, of every receiver."""
         return {text(tag) for tag, _ in self.client.zscan_iter(self.index, match=match, count=1000)}
 
     def tags_of(self, boot_id: str) -> list[str]:
@@ -126,11 +126,11 @@ class Unacked:
         """Put messages back into their queues, each in one step and under a fresh tag.
 
         The one put back last is delivered first: name the oldest last. What is killed in between can be
-        called again. What nobody can read, or place, stays where it is, and the log says so.
+        called again. What cannot be read, or placed, stays where it is, and the log says so.
 
         Args:
             leftmost: behind everything that waits, instead of before it.
-            record: remember it, for whoever recovers from the death of their owner.
+            record: remember it, for the monitor that recovers from the death of their owner.
 
         Raises:
             redis.exceptions.RedisError: Redis is away, or takes no messages at the moment.
@@ -148,7 +148,7 @@ class Unacked:
             self._execute(moves, "LPUSH" if leftmost else "RPUSH", record)
 
     def returned(self, boot_id: str) -> list[tuple[str | None, list[str]]]:
-        """Return mid and queues of every message that came back from ``boot_id``, whoever did it."""
+        """Return mid and queues of every message that came back from ``boot_id``, by any process."""
         rows: Any = self.client.hvals(self.prefix + returned_key(boot_id))
         return [tuple(json.loads(row)) for row in rows]
 
@@ -302,7 +302,7 @@ def _register(prefix: str, boot_id: str) -> str:
 
 
 def announce(channel: Any, boot_id: str, queue: str) -> None:
-    """Write down that ``boot_id`` is about to receive from ``queue``, for whoever outlives it."""
+    """Write down that ``boot_id`` is about to receive from ``queue``, for the processes that outlive it."""
     Redis(connection_pool=channel.pool).sadd(_register(channel.global_keyprefix or "", boot_id), queue)
 
 
@@ -330,7 +330,7 @@ class PutBack:
 
     Attributes:
         count: the number of messages.
-        mids: which; None if the broker did it, and nobody can say.
+        mids: which; None if the broker did it, and that is unknown.
         queues: the number of messages by queue.
     """
 

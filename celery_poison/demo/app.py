@@ -1,7 +1,7 @@
-"""The demo's app: a task that does its work, and one task for each way of killing whoever runs it.
+"""The demo's app: a task that does its work, and one task for each way of killing the process that runs it.
 
 It is made for a worker (``celery -A celery_poison.demo.app worker``) of which the environment names the Redis
-server. There is no default, since these tasks kill whoever runs them: ``celery-poison demo --keep`` tells it.
+server. There is no default, since these tasks kill: ``celery-poison demo --keep`` tells it.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Recovered:
     unfinished: int = 0
 
     def __add__(self, later: Recovered) -> Recovered:
-        # Of what was put back the later look tells all: by whomever, and whenever.
+        # The later look finds all that was put back, at any time and by any process.
         return Recovered(self.flagged + later.flagged, later.put_back, later.returned, later.unfinished)
 
 
@@ -166,7 +166,7 @@ class Recovery:
         }
 
     def _known(self, start: Start, death: _Death) -> Known:
-        """Return what the journal tells of the death of one start beside."""
+        """Return the journal's other facts about the death of one start."""
         hooks, complain = self._plugin.extensions.testify, self._plugin.complain
         worker = death.incident.worker
         evidence = amend(hooks, complain, death.evidence, worker, start.token, self._ledger)

@@ -23,7 +23,7 @@ logger = get_logger("celery_poison")
 
 #: Messages that are deleted in one round, and those that one sync of the disk is for.
 DELETED_AT_ONCE, SYNCED_AT_ONCE = 10_000, 50
-#: Who gave that up, in the journal.
+#: The actor that gave a message up, in the journal.
 RETENTION = "retention"
 
 

@@ -141,7 +141,7 @@ def clear_errors(doing: str) -> Iterator[None]:
         reasons = [why for text, why in _REFUSALS.items() if text in str(error)] or ["refuses the command"]
         raise LedgerUnavailable(f"{doing}: Redis {reasons[0]}: {error}") from error
     except redis.exceptions.DataError:
-        raise  # no matter of Redis: a value that it cannot be given
+        raise  # not the server's fault: redis-py cannot send this value
     except REDIS_ERRORS as error:
         # The text of connection errors names host and port, never credentials.
         raise LedgerUnavailable(f"{doing}: Redis is not reachable: {error}") from error

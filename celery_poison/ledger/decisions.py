@@ -94,7 +94,7 @@ class DecisionTransitions(Part):
 
         Args:
             number: of the decision.
-            canvas: who waits beside its caller, as JSON; empty where that is not known, or on record.
+            canvas: the tasks that wait beside its caller, as JSON; empty where unknown, or on record.
 
         Raises:
             MessageNotFound, IllegalTransition, StaleDelivery: another act was faster.
@@ -221,8 +221,8 @@ class DecisionTransitions(Part):
         """Ask for an act that needs two persons.
 
         Args:
-            whole: all that the act is; who agrees asks for exactly the same.
-            wish: ``actor``, ``act``, ``messages``, ``note``, and who it is, as ``person``.
+            whole: the act in full; a second person agrees by asking for exactly the same.
+            wish: ``actor``, ``act``, ``messages``, ``note`` and ``person``.
             said: the journal's note.
             keep: seconds for which it waits for a second person.
 
@@ -282,7 +282,7 @@ class Wish(Record):
 
 
 def wishes(ledger: Namespace) -> list[Wish]:
-    """Return what waits for a second person, the oldest first; raises ``LedgerUnavailable``."""
+    """Return the wishes that wait for a second person, the oldest first; raises ``LedgerUnavailable``."""
     with clear_errors("reading what was asked for"):
         pipe = ledger.client.pipeline(transaction=False)
         pipe.hvals(ledger.keys.asked)

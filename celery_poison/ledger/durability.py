@@ -94,7 +94,7 @@ def find_means(client: redis.Redis) -> Means:
 
 
 def choose(info: Info, config: Mapping[str, str] | None, *, sentinel: bool) -> Means:
-    """Choose from what INFO and CONFIG GET tell; ``config`` None where CONFIG is not allowed.
+    """Choose by INFO and CONFIG GET; ``config`` None where CONFIG is not allowed.
 
     Raises:
         NoPromise: there is nothing to choose from.

@@ -18,7 +18,7 @@ RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 #: connection was cut is back within milliseconds.
 GONE_PATIENCE_MS = 1000
 
-#: For so long it is remembered that the end of a main process was seen: later, the patience is over anyway.
+#: Milliseconds for which the end of a main process is remembered: later, the patience is over anyway.
 WORD_MS = 10_000
 
 
@@ -92,7 +92,7 @@ class FleetTransitions(Part):
         self._scripts.call("retire", worker=worker)
 
     def ended(self, worker: str) -> None:
-        """Say that the main process of a worker is no more: once its connections are gone, it is dead."""
+        """Note that the main process of a worker has ended: once its connections are gone, it is dead."""
         with clear_errors("saying that a worker has ended"):
             self._scripts.client.set(self._scripts.keys.ended(worker), 1, px=WORD_MS)
 

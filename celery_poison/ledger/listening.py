@@ -1,4 +1,4 @@
-"""Tells a program that only publishes of deaths and failovers, by the signals that monitors send (EMS-5).
+"""Sends the signals of monitors, of deaths and failovers, in a program that only publishes (EMS-5).
 
 It reads what monitors write to the ledger anyway, so that it costs workers nothing, and hears later of what
 happened while Redis was away.
@@ -72,7 +72,7 @@ class Listener:
             self._over.wait(LOOK_EVERY)
 
     def _look(self) -> None:
-        """Tell what is new since the last look; of what was before the first one, nothing."""
+        """Send the signals of what is new since the last look; the first look sends none."""
         worker, fence = self._queries.monitor_fence()
         if fence != self._fence and self._fence is not None:
             self._send("monitor_changed", {"worker": worker, "fence": fence})

@@ -11,7 +11,7 @@ from celery_poison.ledger.scripts import Code, Part, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
 
-#: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
+#: Further facts about a start, for the journal: ``memory_kb fingerprint shape release evidence``, as text.
 Known = Mapping[str, str]
 NOTHING_KNOWN: Known = {}
 _NO_KEYS: Mapping[str, str] = {}
@@ -51,7 +51,7 @@ class RecordedEnd:
 class MessageTransitions(Part):
     """What workers do with messages, and monitors for workers that died.
 
-    ``fence`` is the number of the monitor that tells of an end, None where the start's own worker does;
+    ``fence`` is the number of the monitor that reports an end, None where the start's own worker does;
     ``known`` is what else is known about the start. A call that is too late raises: ``StaleDelivery``, the
     message has a newer start or this one is not on record; ``Fenced``, another monitor took over.
     """
@@ -81,7 +81,7 @@ class MessageTransitions(Part):
 
         Raises:
             StaleDelivery: another start of its message has begun, and runs or was cut off; or it is kept.
-            LedgerUnavailable: nobody knows.
+            LedgerUnavailable: that is unknown.
         """
         self._scripts.call("begin", mid=mid, start=start)
 
@@ -184,7 +184,7 @@ class MessageTransitions(Part):
             lost: the start, if it is known that the message has a new owner, or had one.
 
         Raises:
-            StaleDelivery: the message has a new owner, of whose nothing was touched (EMS-8).
+            StaleDelivery: the message has a new owner, whose records stay as they are (EMS-8).
         """
         self._scripts.call("survived", mid=mid, token=token, id=id, lost=lost)
 
@@ -202,7 +202,7 @@ class MessageTransitions(Part):
         Returns whether it was flagged, or had been released.
 
         Args:
-            copy: whether the broker heard of it is not known, and a copy may come: its start stays.
+            copy: the broker may not have heard of it, and a copy may come: its start stays.
             why: it never ran, and is acknowledged.
         """
         return self.acquit_many([(mid, start, final)], copy=copy, why=why)[0]
@@ -247,7 +247,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def packed(known: Known) -> str:
-    """Return it as scripts take it."""
+    """Return the facts as scripts take them."""
     # Redis reads no text that is not Unicode; a file name may be.
     whole = {name: value.encode("utf-8", "replace").decode() for name, value in known.items() if value}
     return json.dumps(whole)

@@ -68,7 +68,7 @@ class Lease:
     Attributes:
         fence: number of this lease; a later one voids it.
         tries: how often the first message was tried and failed, since it last waited.
-        failed_seq: number of the message whose failure was told, or 0.
+        failed_seq: number of the message whose failure was reported, or 0.
     """
 
     lane: Lane
@@ -242,7 +242,7 @@ class OutboxTransitions(Part):
     # --- rows of the user's own database ---------------------------------------------------------
 
     def lease_rows(self, mover: str, lease_ms: int, gone: Iterable[str] = ()) -> list[str] | None:
-        """Be the one who moves rows, for ``lease_ms`` (0: no more); None if somebody else is.
+        """Be the process that moves rows, for ``lease_ms`` (0: no more); None if another process is.
 
         Args:
             mover: names one process.
@@ -255,7 +255,7 @@ class OutboxTransitions(Part):
         return [uid.decode() for uid in marked] if code is Code.OK else None
 
     def put_rows(self, mover: str, lease_ms: int, rows: Iterable[tuple[str, str, bytes]]) -> bool:
-        """Store rows (uid, lane, message) in their order, each once; False if somebody else moves them."""
+        """Store rows (uid, lane, message) in their order, each once; False if another process moves them."""
         return self._scripts.call("outbox_put_rows", mover=mover, lease_ms=lease_ms, rest=rows)[0] is Code.OK
 
     def tell_rows(self) -> None:

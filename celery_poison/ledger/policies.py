@@ -76,7 +76,7 @@ def version(ledger: Namespace, key: str) -> int:
 
 
 def read(ledger: Namespace, key: str) -> tuple[int, dict[str, bytes], float]:
-    """Return its version, all that it keeps (field -> JSON, unchecked) and Redis' clock in seconds."""
+    """Return a hash's version, its fields (name -> JSON, unchecked) and Redis' clock in seconds."""
     with clear_errors("reading policies, blocks or pauses"):
         pipe = ledger.client.pipeline()
         pipe.hgetall(key)

@@ -57,7 +57,7 @@ class _Fleet(Reader):
         return raw.decode() if raw else ""
 
     def monitor_fence(self) -> tuple[str, int]:
-        """Return who holds the monitor's lock, or the empty string, and the lock's fencing number."""
+        """Return the holder of the monitor's lock, or the empty string, and the lock's fencing number."""
         with clear_errors("reading the monitor"):
             pipe = self._client.pipeline(transaction=False)
             pipe.get(self._keys.monitor)
@@ -226,7 +226,7 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         unguarded_tasks=_names(raw.get("unguarded_tasks", "")),
         observed_tasks=_names(raw.get("observed_tasks", "")),
         heard_at=(beat - int(raw["quiet_ms"])) / 1000 if raw.get("quiet_ms") else None,
-        room=int(raw.get("room") or raw.get("concurrency") or 0),  # an older version does not tell
+        room=int(raw.get("room") or raw.get("concurrency") or 0),  # an older version does not write it
         cells=raw.get("cells", ""),
     )
 

@@ -38,7 +38,7 @@ def want(ledger: Namespace, ids: Iterable[str], reason: str) -> None:
 
 
 def wanted(ledger: Namespace) -> dict[str, str]:
-    """Return why which messages are wanted, by task id.
+    """Return the reason of each wanted message, by task id.
 
     Raises:
         LedgerUnavailable: Redis is away.
@@ -66,7 +66,7 @@ def is_there(ledger: Namespace, id: str) -> str:
 
 
 def unwant(ledger: Namespace, id: str) -> None:
-    """Take a wish back, or note that it was heard of.
+    """Take a wish back, or note that it was seen.
 
     Raises:
         LedgerUnavailable: Redis is away.

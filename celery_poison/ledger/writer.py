@@ -40,7 +40,7 @@ LONGEST_PAUSE = 8.0
 
 _RUN_ID = re.compile(rb"run_id:(\w+)")
 
-# redis-py before 6 tells the user's log of every subscription.
+# redis-py before 6 writes every subscription to the user's log.
 logging.getLogger("push_response").setLevel(logging.WARNING)
 
 
@@ -65,7 +65,7 @@ class Writer:
             know, or not know any more.
 
     Attributes:
-        follows_master: a Sentinel tells where to connect.
+        follows_master: a Sentinel says where to connect.
         run_id: of the Redis server at which this process is subscribed; empty while it is not, or may
             not be.
         connects: counts connections; another number may mean another server.
@@ -114,7 +114,7 @@ class Writer:
     def follow(self) -> tuple[str, int] | None:
         """Leave a Redis that is not the master any more; return the address of the one that was left.
 
-        A Sentinel tells of a new master long before the old one knows, which takes writes until then, and
+        A Sentinel knows a new master long before the old one does, which takes writes until then, and
         loses them. The client's connections are left too.
         """
         if not self.follows_master:
@@ -132,7 +132,7 @@ class Writer:
         return connection.host, connection.port
 
     def hang_up(self) -> None:
-        """Let who waits here find the connection broken; from any thread, and for the last time."""
+        """Break the connection, so that :meth:`wait` returns; from any thread, and for the last time."""
         connection: Any = self._connection if self._pid == os.getpid() else None
         with suppress(AttributeError, OSError):  # it is closed at this very moment
             connection._sock.shutdown(socket.SHUT_RDWR)
@@ -224,7 +224,7 @@ class Writer:
 
 
 def waiter(sock: Any) -> Callable[[float], object]:
-    """Return what waits some seconds until ``sock`` is readable or broken, and tells whether it is."""
+    """Return what waits some seconds until ``sock`` is readable or broken, and returns whether it is."""
     if not hasattr(select, "poll"):  # eventlet takes it away
         return lambda seconds: select.select([sock], [], [], seconds)[0]
     return _polling(sock, select.poll)

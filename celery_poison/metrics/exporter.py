@@ -1,4 +1,4 @@
-"""The thread that looks at the ledger, and what tells Prometheus of it: nobody else waits for Redis."""
+"""The thread that looks at the ledger, and the collector that gives Prometheus its last look at once."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _exporters: WeakKeyDictionary[CollectorRegistry, tuple[Celery, Exporter]] = Weak
 
 
 class Exporter(Collector):
-    """Looks every ``interval`` seconds in a daemon thread; tells a registry what it saw last, at once.
+    """Looks every ``interval`` seconds in a daemon thread; hands a registry what it saw last, at once.
 
     Args:
-        look: may block and may raise; both are told by :attr:`up`.
+        look: may block and may raise; both show in :attr:`up`.
 
     Attributes:
         errors: looks that failed so far.

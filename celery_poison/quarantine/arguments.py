@@ -1,7 +1,7 @@
-"""A call's arguments: as one short line, without what is hidden, and as a hash that tells equal messages.
+"""A call's arguments: as one short line, without what is hidden, and as a hash that equal messages share.
 
 They are read from bodies in JSON, and from nothing else. Positional arguments have the names of the task's
-parameters, so that who hides must know the task: a worker does. A producer hides by ``argsrepr`` and
+parameters, so that only a process that knows the task can hide. A producer hides by ``argsrepr`` and
 ``kwargsrepr``: where these are not what Celery would have made of the body, they are shown instead.
 """
 
@@ -98,7 +98,7 @@ def redacted(app: Celery, redact: Redact, task: str, body: Any) -> Any:
     )
     if isinstance(body, Mapping):
         return {**body, "args": shown[0], "kwargs": shown[1]}
-    # Who waits for the task, and is handed arguments too.
+    # Callbacks that wait for the task are handed arguments too.
     return [*shown, *(_hide(each, ("args", "kwargs") if redact is True else patterns) for each in rest)]
 
 
@@ -158,7 +158,7 @@ def original_of(message: Any) -> tuple[bytes, dict[str, Any]]:
 
 
 def fingerprint_of_failure(secret: bytes, task: str, exception: str, calls: Iterable[str]) -> str:
-    """Return what tells equal failures of a task: exception class and functions, without line numbers."""
+    """Return the hash of equal failures of a task: by exception class and functions, not line numbers."""
     return _hash(secret, task, "\n".join(("raised", exception, *calls)).encode("utf-8", "replace"))
 
 

@@ -126,11 +126,11 @@ _WELL = ("success", "ignored", "discarded", "")
 
 
 class Watch:
-    """What became of the messages of one release, as the journal tells. They are known by their task ids.
+    """What became of the messages of one release, by the journal. They are known by their task ids.
 
     Attributes:
         death: which of them died again or came back first, and how; empty as long as none has.
-        under_way: those that have not ended; who releases one adds it.
+        under_way: those that have not ended; each is added when it is released.
         ends: how the others ended, in the journal's word; empty: alive, no more is known.
     """
 
@@ -141,7 +141,7 @@ class Watch:
         self._retried: set[str] = set()
 
     def hear(self, entries: Iterable[Entry]) -> None:
-        """Take in what the journal tells."""
+        """Take in new entries of the journal."""
         for entry in entries:
             id = entry["id"]
             if id not in self.under_way and id not in self.ends:
@@ -171,7 +171,7 @@ class Watch:
 
 
 class Pace:
-    """Lets the messages of one release go, some at a time; who stops it says why.
+    """Lets the messages of one release go, some at a time; a stop has a reason.
 
     Args:
         feed: what the journal has got since it was asked last.

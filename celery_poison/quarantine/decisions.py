@@ -118,7 +118,7 @@ IN_FLOWER = " (flower)"
 
 
 class Chosen(list[str]):
-    """Ids, and the words of the command line that choose them: two who use the same mean the same."""
+    """Ids, and the words of the command line that choose them: equal words mean the same messages."""
 
     def __init__(self, ids: Iterable[str], words: str) -> None:
         super().__init__(ids)

@@ -60,7 +60,7 @@ def store_failure(
     Raises:
         IllegalTransition: the task's result is SUCCESS already, or its canvas cannot be known here.
         ResultRefused: the result backend is away or refuses, or the broker does with an errback. What was
-            told before that stays told: failing the message again tells it again.
+            notified before that stays so: failing the message again notifies it again.
     """
     stored = stored_message(kept)
     task = app.tasks.get(record.task)

@@ -21,7 +21,7 @@ from celery_poison.quarantine.store import Store, whole
 from celery_poison.quarantine.stored_message import stored_message, word
 from celery_poison.states import State
 
-#: Of the lines; raised when what is written can no longer be read by who reads this.
+#: Of the lines; raised when an older release can no longer read them.
 VERSION = 1
 _NAMES = ("id", "mid", "task", "queue")
 _COUNTS = ("deliveries", "crashes", "strikes", "failures", "releases", "pid", "runtime_ms", "first_seen")
@@ -92,7 +92,7 @@ class Lines:
     def _fingerprint(self, fields: dict[str, str | bytes | int], secret: bytes) -> None:
         """Make its fingerprint that of this ledger: the other one had another key."""
         if fields["cause"] == causes.FAILURE:
-            return  # of where it was raised, which no key of ours tells
+            return  # made of where it was raised, without a key
         raw = {name: value for name, value in fields.items() if isinstance(value, bytes)}
         fields["fingerprint"] = fingerprint_of_copy(stored_message(raw), str(fields["task"]), secret, None)
 

@@ -87,7 +87,7 @@ def find_deaf(app: Celery, queries: Queries, workers: Iterable[WorkerRecord]) ->
     Asks the broker only about workers that are quiet; waits for a heartbeat only if messages wait for them.
 
     Raises:
-        LedgerUnavailable: Redis is away. Of a broker that is away the second list tells.
+        LedgerUnavailable: Redis is away. A broker that is away is in the second list.
     """
     quiet = {worker.worker: worker for worker in workers if is_quiet(worker)}
     try:

@@ -1,6 +1,6 @@
 """Makes room in a full quarantine (MSG-5), and warns early that a queue, or the quarantine, fills up (MSG-7).
 
-Who brings a message to the quarantine keeps that below its limit; ``extensions.limits`` does so for queues.
+What brings a message to the quarantine keeps that below its limit; ``extensions.limits`` does so for queues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from celery_poison.states import Event
 
 logger = get_logger("celery_poison")
 
-#: Who discards, as the journal names it, and messages that quarantine gives up at once at most.
+#: The actor of discards in the journal, and messages that quarantine gives up at once at most.
 ACTOR, DISCARDED_AT_ONCE = "poison_max_messages", 100
 #: Seconds between two warnings of one queue, and between two looks of one process whether another has warned.
 WARN_EVERY, LOOK_EVERY = 600.0, 60.0

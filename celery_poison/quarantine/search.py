@@ -235,7 +235,7 @@ class By(StrEnum):
 
     def told_by(self, cause: str, fingerprint: str) -> str | None:
         """Return the fingerprint where messages are grouped by it; None where it makes no difference."""
-        # Of a failure that is kept, its fingerprint tells exception and place.
+        # The fingerprint of a kept failure stands for exception and place.
         fine = self is By.FINGERPRINT or (cause == causes.FAILURE and fingerprint)
         return fingerprint if fine else None
 

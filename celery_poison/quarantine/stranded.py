@@ -148,7 +148,7 @@ def find_stranded(app: Celery) -> Stranded:
 
 
 class _Search:
-    """One look at what waits, and at who lives."""
+    """One look at the messages that wait, and at the workers that live."""
 
     def __init__(self, app: Celery) -> None:
         plugin = plugin_of(app)

@@ -61,7 +61,7 @@ class Suspects:
         """Return the record of a message in quarantine; what is no suspect comes back as it is.
 
         Args:
-            reason: a sentence that tells who wants it there.
+            reason: a sentence that names the person who wants it there.
 
         Raises:
             IllegalTransition: it has ended meanwhile, or no worker hands it over; or it is on trial now, and

@@ -29,8 +29,8 @@ class Rule(Record):
         kind: what it goes by.
         name: the task's name, or the fingerprint.
         task: whose messages can match; the empty string: those of any guarded task.
-        since, until: seconds since 1970 by Redis' clock; ``until`` None: until somebody unblocks it.
-        actor: who blocked it; the empty string: nobody, it was convicted too often.
+        since, until: seconds since 1970 by Redis' clock; ``until`` None: until a person unblocks it.
+        actor: the person who blocked it; empty: it was convicted too often.
         convictions: how often, in that case.
     """
 

@@ -21,7 +21,7 @@ EVERY_CAUSE: Final = "*"
 #: kills a whole worker each time it is received.
 STAYS: Final = causes.NO_CONVICTIONS | {causes.RECEIVE}
 
-#: Who acts, as the journal tells it, where nobody decided.
+#: The actor in the journal, where no person decided.
 ACTOR: Final = "celery_poison"
 
 #: What the header ``poison_verdict`` tells; names and units as in the JSON message object.

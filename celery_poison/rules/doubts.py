@@ -1,7 +1,7 @@
 """What the death of a worker proves about a suspect that was on trial there: a doubt, or a share of one; and
 which of several suspects is tried first.
 
-Pure, as :mod:`celery_poison.decide`, which asks it. docs/verdict.md tells the rules, and why.
+Pure, as :mod:`celery_poison.decide`, which asks it. docs/verdict.md has the rules and the reasons.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Blow:
 
     @property
     def outsiders(self) -> int:
-        """The shares of those who kill workers from outside: one for each percent of their chance.
+        """The shares of killers outside of the workers: one for each percent of their chance.
 
         That is the chance that a worker dies in so many seconds, if as many die as did in the ten minutes
         before, or in the hour before. Each start of this message may have met one of these: none of theirs.

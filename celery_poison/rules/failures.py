@@ -1,6 +1,6 @@
 """Ordinary failures: what an attempt raised, as it is kept and carried over retries (NEW-10).
 
-Nothing here raises for what a user's exception does, or for what somebody else has put into a header.
+Nothing here raises for what a user's exception does, or for what a publisher has put into a header.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Failure(NamedTuple):
         stack: innermost call first, as ``function (file:line)``; no arguments.
         calls: the user's functions and their files without line numbers, innermost first: equal failures
             have equal ones.
-        traceback: as Celery tells it; filled in where it is stored.
+        traceback: as Celery writes it; filled in where it is stored.
     """
 
     exception: str
@@ -41,7 +41,7 @@ class Failure(NamedTuple):
 
     @property
     def evidence(self) -> Evidence:
-        """What the ledger and the journal are told; never the message, which may quote arguments."""
+        """What the ledger and the journal keep; never the message, which may quote arguments."""
         return Evidence(exception=self.exception, stack=self.stack)
 
 
@@ -72,7 +72,7 @@ class KeptFailure(NamedTuple):
 
     @classmethod
     def of(cls, failure: Failure, header: Any) -> KeptFailure:
-        """Return what is kept of ``failure``; ``header`` tells of the earlier attempts."""
+        """Return what is kept of ``failure``; ``header`` has the earlier attempts."""
         trace = _cut(failure.traceback[-TRACEBACK:], TRACEBACK)
         return cls(failure.exception, failure.message, trace, tuple(earlier_of(header)))
 
@@ -149,7 +149,7 @@ def _attempts(rows: Any) -> Iterable[Attempt]:
 
 
 def carried(header: Any, exception: str, message: str, source: str) -> str:
-    """Return the header of the next message: what ``header`` tells, and one attempt more."""
+    """Return the header of the next message: the attempts in ``header``, and one more."""
     newest = Attempt(_cut(exception, WORD), _cut(message, WORD), _cut(source, WORD))
     attempts = [*earlier_of(header), newest][-ATTEMPTS:]
     while len(attempts) > 1 and len(json.dumps(attempts)) > HEADER:

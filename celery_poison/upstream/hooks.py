@@ -1,4 +1,4 @@
-"""What this package uses of Celery, kombu and billiard that they promise to nobody, in one table.
+"""What this package uses of Celery, kombu and billiard without their promise, in one table.
 
 Such a name may go with any release of theirs. So a worker looks the table through before it begins, and
 ``celery poison doctor`` whenever it is asked: each says what is missing, from which version, what does not

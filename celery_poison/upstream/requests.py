@@ -99,7 +99,7 @@ class MemoryExhausted(SystemExit):
     """A MemoryError on its way out of a guarded task.
 
     Celery would store it as an ordinary failure first and then end the whole worker. As a SystemExit
-    it ends the pool process only, and nobody is told a result before the message was judged.
+    it ends the pool process only, and no caller has a result before the message was judged.
     """
 
 

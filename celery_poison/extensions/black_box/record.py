@@ -150,7 +150,7 @@ def _outstanding(rows: Sequence[Row], measure: Any, rest: int) -> Row | None:
 
 
 def read(ledger: Ledger, worker: str) -> Growth | None:
-    """Return what a dead worker told last of memory that grew; None if none did.
+    """Return a dead worker's last record of memory that grew; None if none did.
 
     Raises:
         LedgerUnavailable: Redis is away.

@@ -2,7 +2,7 @@
 
 The kernel counts those for each thread. A thread is credited with what all others together cannot have taken,
 so a task is rather credited with too little than with what another has taken. Greenlets share one thread: of
-several nobody can tell.
+several that cannot be said.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Threads:
         if before is None:
             return {}
         threads = {token: every.get(thread) for token, thread in self.of(tokens).items()}
-        # Who was not there before has begun since.
+        # A run that was not there before has begun since.
         grown = {token: now[id] - before.get(id, 0) for token, id in threads.items() if id is not None}
         grown[""] = max(0, self._total - total_before - sum(grown.values()))
         return self._beyond_usual(taken, grown)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks of the active monitor for what is owed.
 PAUSE = 1.0
-#: Characters of an error that a report tells.
+#: Characters of an error in a report.
 REASON_LENGTH = 500
 
 #: The ends of a run that are reported: as what, and the cause where the run names none. A retry goes on

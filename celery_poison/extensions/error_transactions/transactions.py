@@ -1,7 +1,7 @@
-"""Starts error transactions (TP1-3): signatures that are told what became of a message.
+"""Starts error transactions (TP1-3): signatures that are called with what became of a message.
 
 First it is written down that one is owed, then the decision is recorded, then it is sent, then crossed off.
-Whoever dies in between leaves it to the active monitor. So each is sent at least once; its report has the
+After a death in between the active monitor does it. So each is sent at least once; its report has the
 same id every time. It may also tell of a decision that was made again, since its first maker died.
 
 Error transactions never start error transactions, nor does what they publish.
@@ -86,7 +86,7 @@ class ErrorTransactions:
         self._complained: set[str] = set()
 
     def are_wanted(self, kind: Kind, task: str, queue: str, root_id: str = "") -> bool:
-        """Whether somebody wants to be told of a message of ``task`` from ``queue``."""
+        """Whether a report is wanted for a message of ``task`` from ``queue``."""
         if root_id.startswith(ROOT) or plugin_of(self._app).settings.observe_only:
             return False
         return signature_for(self._app, kind, task, queue) is not None
@@ -133,7 +133,7 @@ class ErrorTransactions:
         with self.owing(report):
             pass
 
-    # --- what a start leaves for who hears of its failure ------------------------------------------
+    # --- what a start leaves for reports of its failure --------------------------------------------
 
     def rolled_back(self, mid: str, start: Start, cause: str, reason: str) -> None:
         """Tell of a start whose worker has died, if it left something to tell of."""

@@ -53,7 +53,7 @@ class HoldDesk:
         return self._pause(Scope.TASK, task, actor, note)
 
     def resume_queue(self, queue: str, *, worker: str = "", actor: str = "", note: str = "") -> list[Pause]:
-        """Let ``queue`` be consumed again, also by who suspended itself; return what is over now.
+        """Let ``queue`` be consumed again, also by suspended workers; return what is over now.
 
         Args:
             worker: name of a node: only its suspension ends, and a pause of the queue stays.

@@ -38,7 +38,7 @@ class Pause(Record):
         name: of the queue, or of the task.
         worker: name of the node, of an endpoint.
         since, until: seconds since 1970 by Redis' clock; ``until`` None: until a person resumes it.
-        actor: who paused it; empty of an endpoint.
+        actor: the person who paused it; empty of an endpoint.
     """
 
     scope: Scope

@@ -55,7 +55,7 @@ class Endpoints:
 
     site: Site
     changed: Callable[[], object]
-    #: By queue; whoever is not in here consumes, and nothing has failed lately.
+    #: By queue; a queue that is not in here is consumed, and nothing has failed lately.
     _states: dict[str, Endpoint] = field(default_factory=dict, init=False)
     #: Until when it is suspended, by the monotonic clock.
     _until: dict[str, float] = field(default_factory=dict, init=False)
@@ -144,7 +144,7 @@ class Endpoints:
         self.changed()
 
     def _is_not_suspended(self, queue: str) -> bool:
-        """Begin to count anew; False, since nobody waits for it."""
+        """Begin to count anew; False, since nothing waits for it."""
         with self._lock:
             self._states.pop(queue, None)
             self._probes.pop(queue, None)
@@ -245,7 +245,7 @@ class Pausing(Hold):
             LedgerUnavailable: Redis is away; what was paused stays so.
         """
         begun, ended = self.paused.refresh()
-        # Of what suspended itself its own worker tells.
+        # A suspension by an endpoint is reported by its own worker.
         for pause in (pause for pause in begun if pause.scope is not Scope.ENDPOINT):
             logger.warning("celery_poison: %s", pause.story)
         for pause in (pause for pause in ended if pause.scope is not Scope.ENDPOINT):

@@ -17,7 +17,7 @@ class Notes:
 
     def read(self) -> dict[str, int]:
         """Return the fields of the hash ``notified``: group and receiver -> messages that were in it."""
-        with clear_errors("reading who was notified"):
+        with clear_errors("reading which receivers were notified"):
             raw: Any = self._ledger.client.hgetall(self._ledger.keys.notified)
         return {field.decode("utf-8", "replace"): int(count) for field, count in raw.items()}
 

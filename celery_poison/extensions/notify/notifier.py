@@ -3,7 +3,7 @@
 A group (task and cause; of kept failures also what they raised) is told when it is new, when it has grown
 tenfold since it was told, and again once it has been empty for a while. No other message is worth a page.
 
-The active monitor tells, in threads of its own, one for each receiver: one that hangs or refuses
+The active monitor sends, in threads of its own, one for each receiver: one that hangs or refuses
 delays no other. A notification is noted in the ledger afterwards: if the monitor dies in between, the next
 one sends it again.
 """
@@ -99,7 +99,7 @@ class Wording:
         """Tell of one group.
 
         Args:
-            before: messages that were in it when it was told; 0: it is new.
+            before: messages that were in it at its last notification; 0: it is new.
             example: one of its messages; None: that has left meanwhile.
         """
         fields: dict[str, Any] = {}
@@ -159,7 +159,7 @@ class Delivery:
 
     Attributes:
         name: for people, without secrets.
-        unnoted: what it was told and the ledger does not know yet.
+        unnoted: notifications that it has and the ledger does not know yet.
         aside: where it is told.
     """
 

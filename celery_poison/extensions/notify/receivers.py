@@ -1,4 +1,4 @@
-"""Who is told without asking: a URL, a command or a function, each in a process of its own.
+"""Receivers of notifications: a URL, a command or a function, each in a process of its own.
 
 So a receiver can always be ended, and whatever it does, to memory or to locks, it does not to a worker. For a
 URL or a function that process is this file, of the standard library alone.
@@ -27,7 +27,7 @@ LIMIT, PATIENCE = 10.0, 8.0
 
 
 class NotDelivered(Exception):
-    """A receiver was not told; the text says why, without secrets."""
+    """A receiver did not get a notification; the text says why, without secrets."""
 
 
 class Receiver:
@@ -76,7 +76,7 @@ class Receiver:
             stdin.seek(0)
             # This file says one line; what another receiver says goes where its worker's words go.
             stderr = said if self._is_url else None
-            with no_fork():  # nor may it hold the pipe that tells whether the program could be started
+            with no_fork():  # nor may it hold the pipe that shows whether the program could be started
                 process = subprocess.Popen(
                     [*words], stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
                 )
@@ -109,7 +109,7 @@ def _name(target: str | Sequence[str]) -> str:
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        return None  # it would be followed by a GET, without what is to be told
+        return None  # it would be followed by a GET, without the notification
 
 
 def _post(url: str, payload: Any) -> None:

@@ -43,7 +43,7 @@ class Proposal(Record):
     Attributes:
         version: its number; no other proposal ever has it.
         at, until: seconds since 1970 by Redis' clock: when it was first made, and when it is over.
-        actor: who, or whose cron job, made it.
+        actor: the person, or the owner of the cron job, that made it.
         policy: option -> value that the back-test recommends for every guarded task.
         reasons: of the policy, in sentences.
     """

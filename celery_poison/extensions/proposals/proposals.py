@@ -89,7 +89,7 @@ class Proposals:
             replaced: even if there is a newer one.
 
         Raises:
-            ProposalRefused: it is over, or somebody decided about it, or there is a newer one.
+            ProposalRefused: it is over, or a person decided about it, or there is a newer one.
         """
         words: dict[str, Any] = {"version": version, "rules_only": rules_only, "replaced": replaced}
         code, *rest = self._ledger.scripts.call(

@@ -1,7 +1,7 @@
 """The caller hears at the conviction (NEW-17): ``tell="conviction"``. The message stays in quarantine.
 
 First it is written down that a caller is owed its failure, then the message is stored, then a task is sent
-that tells, then it is crossed off. Whoever dies in between leaves it to the active monitor. That task, in a
+that tells, then it is crossed off. After a death in between the active monitor does it. That task, in a
 worker of the message's queue, does what ``fail`` does: ``teller``.
 """
 
@@ -32,7 +32,7 @@ logger = get_logger("celery_poison")
 PAUSE, OVERDUE = 1.0, 10.0
 #: How the names of tasks of the plugin's own begin.
 OURS: Final = "celery_poison."
-#: What is no conviction, and a hard time limit, of which Celery has told already.
+#: What is no conviction, and a hard time limit, which Celery has reported already.
 SILENT: Final = causes.NO_CONVICTIONS | {causes.TIME_LIMIT}
 
 

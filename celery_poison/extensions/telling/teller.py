@@ -83,7 +83,7 @@ def _tell(app: Celery, ledger: Ledger, record: MessageRecord, kept: Mapping[str,
     sentence = f"in quarantine: {record.story}"
     error = Quarantined(sentence, record.mid, record.cause, record.evidence.source)
     try:
-        # What of its canvas cannot be known here is not told: its own caller is.
+        # A canvas that cannot be known here hears nothing; its own caller does.
         store_failure(app, record, kept, force=True, error=error)
     except IllegalTransition as refused:  # its result is SUCCESS
         logger.warning("celery_poison: the caller of %s gets no failure: %s", record.id, refused)

@@ -1,4 +1,4 @@
--- Shared by every script that moves a message into quarantine or out of it: what is alike there is found and counted
+-- Shared by every script that moves a message into quarantine or out of it: equal messages there are found and counted
 -- without looking at each. A group is a sorted set of mids, by the time of quarantine; one sorted set for each kind
 -- of group tells how many are in each.
 

@@ -5,7 +5,7 @@ local function expire_history(lineage)
   if redis.call('HGET', lineage, 'candidate') ~= '1' then redis.call('EXPIRE', lineage, 2592000) end
 end
 
--- Clear its flag, and tell of it; after its last run its history goes too. Whether there was something to clear:
+-- Clear its flag, and journal that; after its last run its history goes too. Whether there was something to clear:
 -- it was a candidate, or a released message; nil where it has no history. `why` it never ran, if it did not.
 local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mid, e, final, why)
   local line = hash(lineage)

@@ -1,6 +1,6 @@
--- Shared by every script that asks who is alive.
+-- Shared by every script that asks which workers live.
 
--- What stays the same of an incarnation when its worker rejoins.
+-- The part of an incarnation that stays the same when its worker rejoins.
 local function life_of(worker)
   return (string.gsub(worker, 'r%d+$', ''))
 end
@@ -11,7 +11,7 @@ local function run_id()
   return type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
 end
 
--- How many processes of a worker are connected, or nil when nobody can know: it may not subscribe, or it
+-- How many processes of a worker are connected, or nil when that cannot be known: it may not subscribe, or it
 -- was subscribed at a server that has been restarted since.
 local function connected(alive, presence, worker, run)
   if run == '' or presence ~= run then return nil end

@@ -9,7 +9,7 @@ local function named(fields)
   return e
 end
 
--- Whether a process has taken a start up: nobody can say that nothing of it has run.
+-- Whether a process has taken a start up: some of it may have run.
 local function has_begun(e)
   return e.phase == 'R' and tonumber(e.pid) > 0
 end

@@ -11,7 +11,7 @@
 -- ARGV[2] mid
 -- ARGV[3] start
 -- ARGV[4] final      1 when the lineage ends here, 0 when it goes on as a retry
--- ARGV[5] copy       1 when nobody knows whether the broker heard of it: what tells a copy for one stays
+-- ARGV[5] copy       1 when the broker may not have heard of it: the mark by which a copy is recognised stays
 -- ARGV[6] why        it never ran; empty: it ended alive
 -- RETURNS OK, 1 if it was a candidate or a released message
 -- JOURNALS cleared (only for a candidate or a released message), duplicate (a parked copy, or it never ran)

@@ -1,9 +1,9 @@
--- ask: somebody asks for an act that needs two persons; the second who asks for the same has it.
+-- ask: a person asks for an act that needs two persons; it is granted to the second who asks for the same.
 -- KEYS[1] asked    hash
 -- KEYS[2] journal  stream
 -- ARGV[1] maxlen
 -- ARGV[2] act      hash of what is asked for
--- ARGV[3] wish     JSON object: person (who it is, whatever the surface calls them), actor, act, messages, note
+-- ARGV[3] wish     JSON object: person (the same one on every surface), actor, act, messages, note
 -- ARGV[4] said     what is journalled as the note
 -- ARGV[5] keep_ms  for which the first one's wish stands
 -- RETURNS OK, the first one's wish, now (ms) | KEPT, the same: it waits for a second one

@@ -9,7 +9,7 @@
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start
--- ARGV[4] effect  the key that says who has it; '' when that could not be asked, and for a suspect
+-- ARGV[4] effect  the key of the start that has the effect; '' when that could not be asked, and for a suspect
 -- ARGV[5] parcel  the original message
 -- RETURNS OK | STALE (the message has a newer start, or none)
 -- JOURNALS parked

@@ -5,7 +5,7 @@
 -- ARGV[2] kind    task | fingerprint
 -- ARGV[3] name    of the task, or the fingerprint
 -- ARGV[4] task    whose messages can match; '' any
--- ARGV[5] lasts_ms 0: until somebody unblocks it
+-- ARGV[5] lasts_ms 0: until a person unblocks it
 -- ARGV[6] actor
 -- ARGV[7] note
 -- ARGV[8] said    what is journalled as the note

@@ -17,9 +17,9 @@
 -- ARGV[6] failure    1 when the death also counts as a failure (time limit)
 -- ARGV[7] incident
 -- ARGV[8] observe    1 when the message is gone anyway and is only journalled
--- ARGV[9] fence      of the monitor that tells it, '' when its own worker does
--- ARGV[10] known    what else is known, see _journal.lua
--- ARGV[11] died_at  of a worker: its last sign of life; '' when the start's own worker tells it
+-- ARGV[9] fence      of the monitor that reports it, '' when its own worker does
+-- ARGV[10] known    other facts of the start, see _journal.lua
+-- ARGV[11] died_at  of a worker: its last sign of life; '' when the start's own worker reports it
 -- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has
 --   a newer start, for a monitor: or none; or it is in quarantine, or given up) | FENCED
 -- JOURNALS crashed

@@ -20,12 +20,12 @@
 -- ARGV[6] patience_ms
 -- ARGV[7] alive
 -- ARGV[8] fence
--- ARGV[9] workers       prefix of the hashes in which workers tell about themselves
+-- ARGV[9] workers       prefix of the hashes in which workers describe themselves
 -- ARGV[10] gate_share   of the fleet that must have died for the gate to close, '' for never
 -- ARGV[11] gate_workers that must have died at least
 -- ARGV[12] window_ms    within which they died; for as long the gate stays closed
 -- ARGV[13] evidence     what is known about the death, as JSON
--- ARGV[14] seen_ms      when it was last seen to be connected, 0 where nobody looked
+-- ARGV[14] seen_ms      when it was last seen to be connected, 0 where no monitor looked
 -- ARGV[15] ended        prefix of the words of nurseries
 -- ARGV[16] earlier      workers that died while they ran what this one was running, from here on
 -- RETURNS OK, cause (worker_lost | frozen | eviction), 1 if this closed the gate, nodes that died, of how many

@@ -16,7 +16,7 @@
 -- ARGV[10] list   of the broker, from which it is taken in this step; '' where that is not in this database
 -- ARGV[11] payload as it lies there
 -- ARGV[12] fields field, value, ... of the original message, from here on
--- RETURNS OK | DONE (it is on record as discarded so; whoever did that may have died) | KEPT (it is on record) | HELD (a worker has it by now)
+-- RETURNS OK | DONE (it is on record as discarded so; the process that did that may have died) | KEPT (it is on record) | HELD (a worker has it by now)
 -- JOURNALS discarded
 local there = redis.call('HMGET', KEYS[2], 'state', 'resolution', 'unprocessable')
 if there[1] then
@@ -28,7 +28,7 @@ if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then return {'HELD'} end
 if ARGV[10] ~= '' and redis.call('LREM', ARGV[10], -1, ARGV[11]) == 0 then return {'HELD'} end
 local now = now_ms()
 local m = {id = ARGV[3], task = ARGV[4], queue = ARGV[5], cause = ARGV[6], payload_bytes = ARGV[9]}
--- No task has seen it, so that nothing is suspected of it when somebody releases it.
+-- No task has seen it, so that it is no suspect when a person releases it.
 redis.call('HSET', KEYS[2], 'state', 'FAIL', 'id', m.id, 'mid', ARGV[2], 'task', m.task, 'queue', m.queue,
   'cause', m.cause, 'reason', ARGV[7], 'candidate', '0', 'deliveries', 0, 'crashes', 0, 'strikes', 0,
   'failures', 0, 'releases', 0, 'release', 0, 'decisions', 0, 'worker', '', 'incident', '', 'first_seen', now,

@@ -19,9 +19,9 @@ if current and redis.call('HGET', KEYS[2], current.token) == 'D' then
   redis.call('HDEL', KEYS[1], ARGV[2])
   redis.call('HDEL', KEYS[2], current.token)
   end_parking_and_journal(KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[2], 'finished')
-  -- This copy is not acknowledged yet and may come once more, when nothing else tells that it finished.
+  -- This copy is not acknowledged yet and may come once more, when no other record says that it finished.
   redis.call('HSETNX', KEYS[3], ARGV[2], parking_text('finished', now_ms(), e))
-  -- Its worker ended before it could: the end that tells of it is gone with this.
+  -- Its worker ended before it could: the record of that end goes with this.
   clear_and_journal(KEYS[6], KEYS[7], KEYS[8], KEYS[5], ARGV[1], ARGV[2], current, true)
 end
 journal(KEYS[5], ARGV[1], {event = 'duplicate', id = e.id, mid = ARGV[2], token = e.token, task = e.task,

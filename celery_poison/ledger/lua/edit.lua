@@ -12,7 +12,7 @@
 -- ARGV[5] note
 -- ARGV[6] number  of the decision
 -- ARGV[7] fields  field, value, ... of the copy where it differs, from here on
--- RETURNS OK | MISSING | ILLEGAL, state | STALE (somebody else took the decision over)
+-- RETURNS OK | MISSING | ILLEGAL, state | STALE (another person took the decision over)
 -- JOURNALS edited (the original), copied (the copy); each names the other
 local m = hash(KEYS[1])
 if not m.state then return {'MISSING'} end
@@ -21,7 +21,7 @@ if m.state ~= 'NDLV' then return {'ILLEGAL', m.state} end
 if m.decisions ~= ARGV[6] then return {'STALE'} end
 local now, noted = now_ms(), ARGV[5] ~= '' and ': ' .. ARGV[5] or ''
 redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at', 'deciding_note')
--- Nobody has decided about the copy, no release of it was published, and it does not leave by itself.
+-- No person has decided about the copy, no release of it was published, and it does not leave by itself.
 redis.call('HSET', KEYS[2], unpack(redis.call('HGETALL', KEYS[1])))
 redis.call('HDEL', KEYS[2], 'decisions', 'release', 'edited_to', 'destination', 'retry_at',
   'releases_left', 'release_pause_ms', 'actor', 'note')

@@ -1,5 +1,5 @@
 -- finish: DLNG -> DLVD. A dead worker had stored the result of this start, and not written its end.
--- (Whoever ends a task writes its end unanswered, without a script: worker/recorder.py.)
+-- (A process that ends a task writes the end unanswered, without a script: worker/recorder.py.)
 -- KEYS[1] running hash
 -- KEYS[2] done    hash
 -- KEYS[3] monitor_fence string
@@ -11,7 +11,7 @@
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start
--- ARGV[4] fence   of the monitor that tells it
+-- ARGV[4] fence   of the monitor that reports it
 -- ARGV[5] release of the worker
 -- ARGV[6] lanes   prefix of the lanes
 -- RETURNS OK | DONE (its end is on record) | STALE (the message has a newer start, or none) | FENCED

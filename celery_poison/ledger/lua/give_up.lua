@@ -10,7 +10,7 @@
 -- ARGV[4] actor
 -- ARGV[5] note
 -- ARGV[6] number  of the decision; 0 to decide here and now
--- RETURNS OK | MISSING | ILLEGAL, state | STALE (somebody else took the decision over)
+-- RETURNS OK | MISSING | ILLEGAL, state | STALE (another person took the decision over)
 -- JOURNALS failed | discarded
 local m = hash(KEYS[1])
 if not m.state then return {'MISSING'} end

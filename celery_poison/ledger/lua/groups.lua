@@ -1,11 +1,11 @@
--- groups: what is alike in quarantine, counted, the largest groups first, as one text; changes nothing.
+-- groups: equal messages in quarantine, counted, the largest groups first, as one text; changes nothing.
 -- KEYS[1] quarantine zset
 -- KEYS[2] groups     prefix
 -- ARGV[1] messages   prefix of the keys of messages
 -- ARGV[2] kind       queue | fingerprint
 -- ARGV[3] most       groups at most
 -- ARGV[4] skip       so many larger ones
--- RETURNS OK, messages in quarantine, groups there are, 1 while somebody puts them right, a JSON array of an array for each: its labels, messages,
+-- RETURNS OK, messages in quarantine, groups there are, 1 while they are being put right, a JSON array of an array for each: its labels, messages,
 --   relapsed ones, the newest, when that came (ms), when the one that came first was first seen (ms), its key
 -- JOURNALS nothing
 local counts, rows = KEYS[2] .. ':' .. ARGV[2], {}

@@ -1,4 +1,4 @@
--- interrupt: DLNG -> TBDL, without a strike. Shutdown, revocation, lost lease: nobody's fault.
+-- interrupt: DLNG -> TBDL, without a strike. Shutdown, revocation, lost lease: no message is at fault.
 -- KEYS[1] running hash
 -- KEYS[2] done    hash
 -- KEYS[3] lineage hash
@@ -9,12 +9,12 @@
 -- ARGV[3] start
 -- ARGV[4] cause
 -- ARGV[5] incident
--- ARGV[6] failure  1 when it counts as a failure (its worker fell silent and nobody knows why)
--- ARGV[7] fence    of the monitor that tells it, '' when its own worker does
+-- ARGV[6] failure  1 when it counts as a failure (its worker fell silent for no known reason)
+-- ARGV[7] fence    of the monitor that reports it, '' when its own worker does
 -- ARGV[8] doubt    what the end of its worker weighs, when it was on trial, see rules/doubts.py
--- ARGV[9] known    what else is known, see _journal.lua
--- ARGV[10] died_at  of a worker: its last sign of life; '' when the start's own worker tells it
--- ARGV[11] spoilt  1 when nobody from outside has a share in that
+-- ARGV[9] known    other facts of the start, see _journal.lua
+-- ARGV[10] died_at  of a worker: its last sign of life; '' when the start's own worker reports it
+-- ARGV[11] spoilt  1 when nothing outside has a share in that
 -- RETURNS OK | DONE (it had finished) | STALE (the message has a newer start, or none) | FENCED
 -- JOURNALS interrupted
 if fenced(KEYS[4], ARGV[7]) then return {'FENCED'} end

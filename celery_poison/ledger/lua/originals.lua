@@ -1,5 +1,5 @@
 -- originals: what is published again of some messages; changes nothing.
--- KEYS[1] quarantine zset; is not read, and tells a cluster where this is
+-- KEYS[1] quarantine zset; is not read; by it a cluster finds the node
 -- ARGV[1] messages  prefix of the keys of messages
 -- ARGV[2] number    of fields
 -- ARGV[3] words     their names, the body's first, and then mids

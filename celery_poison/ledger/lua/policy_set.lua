@@ -7,7 +7,7 @@
 -- ARGV[4] expected version that was read
 -- ARGV[5] actor
 -- ARGV[6] note     what changes, and why
--- RETURNS OK, version | CONFLICT, version (somebody changed a policy since it was read)
+-- RETURNS OK, version | CONFLICT, version (a policy was changed since it was read)
 -- JOURNALS policy_changed
 local version = tonumber((redis.call('HGET', KEYS[1], 'version') or ''):match('^%d+$') or 0)
 if version ~= tonumber(ARGV[4]) then return {'CONFLICT', version} end

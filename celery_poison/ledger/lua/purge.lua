@@ -7,7 +7,7 @@
 -- ARGV[3] actor
 -- ARGV[4] note
 -- ARGV[5] number  of the decision that gave it up; '' for whichever
--- RETURNS OK | MISSING | ILLEGAL, state (not given up) | STALE (somebody else has taken that over)
+-- RETURNS OK | MISSING | ILLEGAL, state (not given up) | STALE (another person has taken that over)
 -- JOURNALS purged
 local m = hash(KEYS[1])
 if not m.state then return {'MISSING'} end

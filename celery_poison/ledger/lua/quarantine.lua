@@ -23,7 +23,7 @@
 -- ARGV[6] fingerprint of the message
 -- ARGV[7] block_after convictions of one fingerprint that block it, 0: never; '' when this is none
 -- ARGV[8] remember_ms how long convictions, and blocks that come of them, last
--- ARGV[9] known      what else is known, see _journal.lua
+-- ARGV[9] known      other facts of the start, see _journal.lua
 -- ARGV[10] limit     messages in quarantine beyond which it is not kept; '' for none
 -- ARGV[11] destination  the queue that it goes to from here; '' for none
 -- ARGV[12] retry_ms  after which it goes back to its own queue; '' for never
@@ -45,7 +45,7 @@ redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], e.token)
 redis.call('DEL', KEYS[3])
 redis.call('ZREM', KEYS[4], e.id)
--- Who has asked for it knows its task id.
+-- The person who asked for it knows its task id.
 if redis.call('HEXISTS', KEYS[16], e.id) == 1 then
   redis.call('HSET', KEYS[16], e.id, cjson.encode({mid = ARGV[2]}))
 end
@@ -58,7 +58,7 @@ redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e.id, 'mid', ARGV[2], 'task',
   'quarantined_at', now, 'payload_bytes', e.payload_bytes,
   'pid', line.pid or '', 'runtime_ms', line.runtime_ms or '', 'evidence', evidence)
 redis.call('HSET', KEYS[5], unpack(ARGV, 13))
--- What a person has scheduled goes before the time that a setting gives.
+-- A person's schedule goes before the time that a setting gives.
 local pause, left = ARGV[12], tonumber(line.releases_left or 0)
 local not_rerun = redis.call('HGET', KEYS[5], 'not_rerun') == '1'
 if left > 0 and ARGV[11] == '' and not not_rerun then
@@ -69,7 +69,7 @@ end
 local leaves_at = ARGV[11] ~= '' and now or pause ~= '' and now + tonumber(pause)
 if ARGV[11] ~= '' then redis.call('HSET', KEYS[5], 'destination', ARGV[11]) end
 if pause ~= '' then redis.call('HSET', KEYS[5], 'retry_at', leaves_at) end
--- What is left there of an earlier time is not to take it along.
+-- An entry of an earlier time there is not to take it along.
 if leaves_at then redis.call('ZADD', KEYS[14], leaves_at, ARGV[2]) else redis.call('ZREM', KEYS[14], ARGV[2]) end
 redis.call('ZADD', KEYS[6], now, ARGV[2])
 enter_groups(KEYS[15], KEYS[5], ARGV[2], now)

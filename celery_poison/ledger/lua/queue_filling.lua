@@ -5,7 +5,7 @@
 -- ARGV[2] queue
 -- ARGV[3] note
 -- ARGV[4] quiet_ms  after a warning
--- RETURNS OK | DONE (somebody has warned lately)
+-- RETURNS OK | DONE (there was a warning lately)
 -- JOURNALS queue_filling
 local now = now_ms()
 if now - tonumber(redis.call('HGET', KEYS[1], ARGV[2]) or 0) < tonumber(ARGV[4]) then return {'DONE'} end

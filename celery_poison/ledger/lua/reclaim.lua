@@ -1,4 +1,4 @@
--- reclaim: a worker that was taken for dead rejoins, and this start of it is still running. If nobody has
+-- reclaim: a worker that was taken for dead rejoins, and this start of it is still running. If no worker has
 -- started the message anew, it is the worker's again, and what was held against it is taken back.
 -- KEYS[1] running    hash
 -- KEYS[2] lineage    hash
@@ -14,7 +14,7 @@ local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 local line = hash(KEYS[2])
 if current and current.token ~= e.token then return {'STALE'} end
 if not current and line.last_token ~= e.token then return {'STALE'} end
--- Nobody here has heard that it began: whoever begins it says so, or has said so.
+-- That it began is not on record here: the process that begins it writes that, or has written it.
 if current and e.pid == 0 then e.fields[1], e.fields[4], e.fields[5] = current.phase, current.pid, current.at_ms end
 redis.call('HSET', KEYS[1], ARGV[2], cjson.encode(e.fields))
 if current then return {'OK'} end

@@ -13,7 +13,7 @@
 -- ARGV[4] actor
 -- ARGV[5] note
 -- ARGV[6] queue      that it was published to; empty: its own
--- RETURNS OK | KEPT (somebody completed it already) | ILLEGAL, state (given up) | STALE (a newer release exists)
+-- RETURNS OK | KEPT (it was completed already) | ILLEGAL, state (given up) | STALE (a newer release exists)
 -- JOURNALS released
 local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
   'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint', 'release', 'deciding_note',
@@ -21,7 +21,7 @@ local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue
 if not m[1] then return {'KEPT'} end
 if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
 if m[15] ~= ARGV[3] then
-  -- It came back to quarantine since, and nobody has released it again.
+  -- It came back to quarantine since, and was not released again.
   local is_back = m[15] == '0' and tonumber(m[18] or 0) >= tonumber(ARGV[3])
   return {is_back and 'KEPT' or 'STALE'}
 end
@@ -30,12 +30,12 @@ for i = 1, 17 do m[i] = m[i] or '' end
 if ARGV[6] ~= '' then m[5] = ARGV[6] end
 local now, id, suspected = now_ms(), m[3], not m[19]
 local flag = suspected and '1' or '0'
--- Where nobody decided, one more failure is enough: it has had its share of them.
+-- Where no person decided, one more failure is enough: it has had its share of them.
 local failures, strikes = m[20] == '1' and math.max(0, tonumber(m[21] or 0) - 1) or 0, 0
 -- Where a person wants the counts to go on, what was counted so far is shown, and convicts no more.
 local kept = m[20] == '3'
 if kept then failures, strikes = tonumber(m[21] or 0), tonumber(m[26] or 0) end
--- Whoever meets the copy first completes the release: it knows neither.
+-- The process that meets the copy first completes the release: it knows neither.
 local actor, note = ARGV[4], ARGV[5]
 if actor == '' then actor, note = m[13], m[16] end
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', m[4], 'queue', m[5], 'crashes', m[6],

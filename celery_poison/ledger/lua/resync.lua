@@ -1,5 +1,5 @@
--- resync: a worker tells a Redis that was restarted or replaced, and may have forgotten it, what runs there
--- and what has just ended there. Overwrites nobody's start, and revives none whose message is over.
+-- resync: a worker reminds a Redis that was restarted or replaced, and may have forgotten it, of what runs there
+-- and what has just ended there. Overwrites no other start, and revives none whose message is over.
 -- KEYS[1] running hash
 -- KEYS[2] done    hash
 -- KEYS[3] buried  zset

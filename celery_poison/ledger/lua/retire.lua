@@ -1,4 +1,4 @@
--- retire: a worker or a standalone monitor ends in peace; nobody will look for it.
+-- retire: a worker or a standalone monitor ends in peace; no monitor will look for it.
 -- KEYS[1] leases   zset
 -- KEYS[2] worker   hash
 -- KEYS[3] presence hash

@@ -9,8 +9,8 @@
 -- ARGV[2] mid
 -- ARGV[3] start
 -- ARGV[4] cause
--- ARGV[5] fence   of the monitor that tells it, '' when its own worker does
--- ARGV[6] known   what else is known, see _journal.lua
+-- ARGV[5] fence   of the monitor that reports it, '' when its own worker does
+-- ARGV[6] known   other facts of the start, see _journal.lua
 -- RETURNS OK, raw lineage | STALE (the message has a newer start, for a monitor: or none; or it is in
 --   quarantine, or given up) | FENCED
 -- JOURNALS rolled_back

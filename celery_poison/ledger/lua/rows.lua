@@ -1,5 +1,5 @@
 -- rows: some fields of many messages as one text; changes nothing.
--- KEYS[1] quarantine zset; is not read, and tells a cluster where this is
+-- KEYS[1] quarantine zset; is not read; by it a cluster finds the node
 -- ARGV[1] messages  prefix of the keys of messages
 -- ARGV[2] number    of fields
 -- ARGV[3] words     their names, and then mids

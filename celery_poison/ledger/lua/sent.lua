@@ -6,8 +6,8 @@
 -- ARGV[2] mid
 -- ARGV[3] number   of the copy that was published
 -- ARGV[4] actor
--- ARGV[5] canvas   who waits beside its caller, as JSON, for a later fail; '' where nobody knows, or it is kept
--- RETURNS OK | MISSING (a worker has it by now) | ILLEGAL, state | STALE (somebody else took the decision over)
+-- ARGV[5] canvas   the canvas that waits beside its caller, as JSON, for a later fail; '' where unknown, or kept already
+-- RETURNS OK | MISSING (a worker has it by now) | ILLEGAL, state | STALE (another person took the decision over)
 -- JOURNALS sent
 local m = hash(KEYS[1])
 if not m.state then

@@ -1,4 +1,4 @@
--- take_notices: all that was left for a worker that may send events; nobody else gets them.
+-- take_notices: all that was left for a worker that may send events; no other worker gets them.
 -- KEYS[1] untold hash
 -- RETURNS OK, list of id, notice, ...
 -- JOURNALS nothing

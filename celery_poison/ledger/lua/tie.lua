@@ -1,4 +1,4 @@
--- tie: a task has returned. What it has published is kept until its end is on record, and leaves with that.
+-- tie: a task has returned. The messages that it published are kept until its end is on record, and leave then.
 -- KEYS[1] running     hash
 -- KEYS[2] done        hash
 -- KEYS[3] buried      zset

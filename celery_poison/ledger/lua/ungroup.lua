@@ -1,4 +1,4 @@
--- ungroup: what a version of before took out of quarantine, and left in its group, leaves that too.
+-- ungroup: messages that an older version took out of quarantine, and left in their group, leave that too.
 -- KEYS[1] quarantine zset
 -- KEYS[2] groups     prefix
 -- ARGV[1] kind       queue | fingerprint

@@ -1,4 +1,4 @@
--- unpark: a parked message was published again. Its parking stays on record, so that stale copies are told.
+-- unpark: a parked message was published again. Its parking stays on record, so that stale copies are recognised.
 -- KEYS[1] parked  hash
 -- KEYS[2] parcels hash
 -- KEYS[3] awaited hash

@@ -1,4 +1,4 @@
--- watch: one look at all workers. Notes whose connections are gone, and tells who is not well.
+-- watch: one look at all workers. Notes whose connections are gone, and returns the workers that are not well.
 -- KEYS[1] leases   zset
 -- KEYS[2] presence hash
 -- KEYS[3] gone     hash

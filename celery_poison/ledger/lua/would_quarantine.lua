@@ -7,8 +7,8 @@
 -- ARGV[3] start
 -- ARGV[4] cause
 -- ARGV[5] reason
--- ARGV[6] known   what else is known, see _journal.lua
--- RETURNS OK | KEPT (this task id was told of already)
+-- ARGV[6] known   other facts of the start, see _journal.lua
+-- RETURNS OK | KEPT (this task id is in the journal already)
 -- JOURNALS would_quarantine
 local e, line = start_of(ARGV[3]), hash(KEYS[1])
 if line.observed then return {'KEPT'} end
