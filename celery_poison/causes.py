@@ -269,28 +269,28 @@ class Evidence:
     def decode(cls, text: str) -> Self:
         """Read evidence; what is not to be understood is left out."""
         try:
-            told = json.loads(text or "{}")
+            fields = json.loads(text or "{}")
         except ValueError:
-            told = {}
-        if not isinstance(told, dict):
-            told = {}
-        known: dict[str, Any] = {name: told[name] for name in told if name in cls.__dataclass_fields__}
-        known["stack"] = tuple(map(str, known.get("stack", ())))
-        return cls(**known)
+            fields = {}
+        if not isinstance(fields, dict):
+            fields = {}
+        evidence: dict[str, Any] = {name: fields[name] for name in fields if name in cls.__dataclass_fields__}
+        evidence["stack"] = tuple(map(str, evidence.get("stack", ())))
+        return cls(**evidence)
 
     def sentence(self) -> str:
         """Return what the evidence says, in plain words; the empty string for nothing."""
-        told = [self._who_sent_it(), self.progress, self.growth]
+        sentences = [self._who_sent_it(), self.progress, self.growth]
         if self.rss_kb:
             whose = ", poison_trial_memory_limit" if self.limit_of == "trial" else ""
             limit = f" (limit {self.limit_kb / 1024:,.0f} MiB{whose})" if self.limit_kb else ""
-            told.append(f"Memory: peak {self.rss_kb / 1024:,.0f} MiB{limit}.")
+            sentences.append(f"Memory: peak {self.rss_kb / 1024:,.0f} MiB{limit}.")
         if self.stack and self.recursion:
-            told.append(f"Its functions called each other without end, at last {self.stack[0]}.")
+            sentences.append(f"Its functions called each other without end, at last {self.stack[0]}.")
         elif self.stack:
             within = f", within {self.stack[0]}" if self.stack[0] != self.source else ""
-            told.append(f"Its Python code was in {self.source}{within}.")
-        return " ".join(filter(None, told))
+            sentences.append(f"Its Python code was in {self.source}{within}.")
+        return " ".join(filter(None, sentences))
 
     def _who_sent_it(self) -> str:
         if self.noticed:
@@ -308,18 +308,20 @@ class Evidence:
         return "A signal from outside asked its process to end." if self.is_from_outside else ""
 
     def _of_the_worker(self) -> str:
-        told = [f"That was {self.died}." if self.died else "", _NOTICED.get(self.noticed, "")]
+        sentences = [f"That was {self.died}." if self.died else "", _NOTICED.get(self.noticed, "")]
         if self.asked_ms is not None:
             by = f" by {self.asked}" if self.asked else ""
-            told.append(f"The worker had been asked to leave{by}, at most {_seconds(self.asked_ms)} before.")
+            sentences.append(
+                f"The worker had been asked to leave{by}, at most {_seconds(self.asked_ms)} before."
+            )
         if self.used_kb and self.limit_kb and self.heard_ms is not None:
             of = "its control group" if self.limit_of == "group" else "the machine's memory"
             near = "near the limit" if self.near_limit else "not near the limit"
-            told.append(
+            sentences.append(
                 f"At its last heartbeat, at most {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of"
                 f" the {_mib(self.limit_kb)} of {of} were in use: {near}."
             )
-        return " ".join(filter(None, [*told, self._what_ended_it()]))
+        return " ".join(filter(None, [*sentences, self._what_ended_it()]))
 
     def _what_ended_it(self) -> str:
         if self.noticed == "frozen" or self.oom_likely:
@@ -338,13 +340,13 @@ class Evidence:
         if self.item_is in _ITEM_UNKNOWN:
             return f"The item{of} at which it died is unknown: {_ITEM_UNKNOWN[self.item_is]}."
         key = f" (key {self.item_key})" if self.item_key else ""
-        said = {
+        words = {
             "in": f"It died at item {self.item or 0:,}{key}{of}.",
             "next": f"It died after {self.item or 0:,}{of} items, before the next one began.",
             "left": f"It had left its loop at item {self.item or 0:,}{key}{of}.",
             "over": f"It had been through all {'' if self.item is None else f'{self.item:,} '}items.",
         }
-        return said.get(self.item_is, "")
+        return words.get(self.item_is, "")
 
     @property
     def growth(self) -> str:

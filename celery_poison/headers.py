@@ -105,8 +105,8 @@ def identify(headers: Mapping[str, Any], tag: Any, body: Any = b"") -> str:
     elif isinstance(tag, str) and tag:
         mid = f"{_TAGGED}{_purpose(headers)}-{known_as(tag) if len(tag) <= _TAG else _hash(tag)}"
     else:
-        told = "".join(f"{_said(headers, name)}\n" for name in ("id", "task", "eta"))
-        mid = f"{_EQUALS}{_purpose(headers)}-{_hash(told, body)}"
+        words = "".join(f"{_said(headers, name)}\n" for name in ("id", "task", "eta"))
+        mid = f"{_EQUALS}{_purpose(headers)}-{_hash(words, body)}"
     if "x-death" in headers and RELEASE not in headers and PARK not in headers:
         # Rejected, and back from where its queue sends such messages: a new one, whose last run has ended.
         mid += f"#{_rounds(headers['x-death'])}"

@@ -211,8 +211,8 @@ class Policies(dict[str, tuple[Policy, bool]]):
         policy = policy_of(task, name, plugin.settings, plugin.policy_overrides)
         if not policy.rerun and not plugin.settings.observe_only:
             acknowledge_late(task)
-        found = self[name] = (policy, bool(task.acks_late))
-        return found
+        entry = self[name] = (policy, bool(task.acks_late))
+        return entry
 
     def get(self, name: str, default: Any = None) -> Any:
         try:
@@ -223,12 +223,12 @@ class Policies(dict[str, tuple[Policy, bool]]):
 
 def _poison_settings(conf: Any) -> dict[str, Any]:
     """Return the ``poison_*`` settings, however the app spells them (``CELERY_POISON_...`` in Django)."""
-    found = {}
+    settings = {}
     for key in conf:
         head, mark, tail = str(key).lower().partition(PREFIX)
         if mark and (not head or head.endswith("_")):
-            found[PREFIX + tail] = conf.get(PREFIX + tail, conf[key])
-    return found
+            settings[PREFIX + tail] = conf.get(PREFIX + tail, conf[key])
+    return settings
 
 
 def install(app: Celery, **settings: Any) -> Plugin:
@@ -301,9 +301,9 @@ def _stamp(
     if not any(plugin.may_guard(sender or "") for plugin in plugins):
         return
     is_old = "id" not in headers and isinstance(body, dict)  # protocol 1
-    said = body if is_old else headers
-    headers[names.MID] = names.new_mid(said)
-    if not said.get("eta"):
+    fields = body if is_old else headers
+    headers[names.MID] = names.new_mid(fields)
+    if not fields.get("eta"):
         headers[names.SENT] = int(time.time() * 1000)
     id: Any = headers.get("id") or (body.get("id") if is_old else "")
     if id in carried:

@@ -120,8 +120,8 @@ class Policy:
         """
         own = own_options(task)
         check_options(own, where=f"task {getattr(task, 'name', task)!r}")
-        found = {name: getattr(settings, name) for name in cls.option_names()}
-        return cls(**{**found, **of_queue, **own, **overrides})
+        options = {name: getattr(settings, name) for name in cls.option_names()}
+        return cls(**{**options, **of_queue, **own, **overrides})
 
 
 def policy_of(task: object, name: str, settings: Settings, overrides: Overrides) -> Policy:
@@ -144,14 +144,14 @@ def policy_of(task: object, name: str, settings: Settings, overrides: Overrides)
 
 def own_options(task: object) -> dict[str, Any]:
     """Return the policy options that the code gives to ``task`` itself."""
-    found = {}
+    options = {}
     for name in Policy.option_names():
         unsaid = ... if name == "exception_destination" else None  # None says something there
         value = inspect.getattr_static(task, name, unsaid)
         if value is not unsaid:
             # A function given as a class attribute would otherwise come back bound to the task.
-            found[name] = value.__func__ if isinstance(value, staticmethod) else value
-    return found
+            options[name] = value.__func__ if isinstance(value, staticmethod) else value
+    return options
 
 
 def check_options(options: Mapping[str, Any], where: str, names: Sequence[str] = ()) -> None:

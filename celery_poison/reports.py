@@ -74,7 +74,7 @@ class ReportedMessage:
             more: fields that are known better than by the headers.
         """
         raw = body.encode("utf-8", "replace") if isinstance(body, str) else bytes(body)
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "id": known_as(headers.get("id") or ""),
             "task": known_as(headers.get("task") or ""),
             "root_id": known_as(headers.get("root_id") or ""),
@@ -83,7 +83,7 @@ class ReportedMessage:
             "payload_bytes": len(raw),
         }
         plain = content_type == "application/json" and not headers.get("compression")
-        return cls(**{**told, "mid": mid, "queue": queue, **_contents(raw, plain=plain), **more})
+        return cls(**{**fields, "mid": mid, "queue": queue, **_contents(raw, plain=plain), **more})
 
 
 def _contents(body: bytes, *, plain: bool) -> dict[str, Any]:

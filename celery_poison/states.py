@@ -41,8 +41,8 @@ def kept_state(typed: str) -> State:
     """
     found = next((state for state in LISTED if state == typed.upper()), None)
     if found is None:
-        known = ", ".join(f"{state} ({what})" for state, what in LISTED.items())
-        raise ValueError(f"{typed!r} is no state that messages are listed in: write {known}")
+        listed = ", ".join(f"{state} ({what})" for state, what in LISTED.items())
+        raise ValueError(f"{typed!r} is no state that messages are listed in: write {listed}")
     return found
 
 

@@ -19,15 +19,15 @@ def gather(hooks: Iterable[Callable[[*Ts], Iterable[T]]], complain: Complain, *a
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    found: list[T] = []
+    results: list[T] = []
     for hook in hooks:
         try:
-            found += [*hook(*args)]
+            results += [*hook(*args)]
         except LedgerUnavailable:
             raise
         except Exception as error:
             complain(error)
-    return found
+    return results
 
 
 def tell(hooks: Iterable[Callable[[*Ts], object]], complain: Complain, *args: *Ts) -> None:

@@ -111,9 +111,9 @@ class Publisher:
         Raises:
             NotPublished: the broker is away or refuses.
         """
-        known = self._app.amqp.queues
-        # Not known[queue]: every worker without -Q would consume what it adds.
-        wanted = known.get(queue) or self._app.amqp.Queues(None, create_missing=True)[queue]
+        queues = self._app.amqp.queues
+        # Not queues[queue]: every worker without -Q would consume what it adds.
+        wanted = queues.get(queue) or self._app.amqp.Queues(None, create_missing=True)[queue]
         with self._clear_errors(queue), self._connection.channel() as channel:
             wanted(channel).declare()
 

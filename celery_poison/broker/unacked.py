@@ -233,15 +233,15 @@ class Unacked:
         returned, note = self._memory(move, record)
 
         def step(pipe: Any) -> None:
-            found = pipe.hget(self.key, move.tag)
+            entry = pipe.hget(self.key, move.tag)
             pipe.multi()
-            if found is not None and found != move.entry:
+            if entry is not None and entry != move.entry:
                 return
             for key, payload in zip(move.keys, move.payloads, strict=True):
                 pipe.execute_command(push, key, payload)
             pipe.hdel(self.key, move.tag)
             pipe.zrem(self.index, move.tag)
-            if note and found is not None:
+            if note and entry is not None:
                 pipe.hset(returned, move.tag, note)
                 pipe.expire(returned, MEMORY)
 

@@ -98,11 +98,11 @@ class TypedAct:
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
         """Return what matches, where no ids were typed."""
         where = Filter.of_group(self.group) if self.group else Filter.parse(*self.filters)
-        found, resolution = quarantine.list(state=self.state, where=where), self.resolution
+        records, resolution = quarantine.list(state=self.state, where=where), self.resolution
         if self.older_than:
             latest = quarantine.queries.now_ms() / 1000 - self.older_than
-            found = [record for record in found if (record.last_seen or 0.0) <= latest]
-        return [record for record in found if resolution in ("", record.resolution)]
+            records = [record for record in records if (record.last_seen or 0.0) <= latest]
+        return [record for record in records if resolution in ("", record.resolution)]
 
 
 # --- release with care (NEW-6) --------------------------------------------------------------------
@@ -304,22 +304,22 @@ def _whole(lookup: Lookup, typed: str) -> str:
 
 
 def _rehearse(quarantine: Quarantine, verb: str, order: TypedAct) -> int:
-    found, refusals = [] if order.ids else order.select(quarantine), []
+    records, refusals = [] if order.ids else order.select(quarantine), []
     for id in dict.fromkeys(order.ids):
         try:
             record = quarantine.get(id)
             if record.state != order.state:
                 wanted = "in quarantine" if order.state is State.NDLV else "given up"
                 raise IllegalTransition(f"{id}: the message is in state {record.state}, not {wanted}")
-            found.append(record)
+            records.append(record)
         except PoisonError as error:
             refusals.append(str(error))
-    answer_records(found, quarantine.queries.now_ms() / 1000, "nothing matches")
+    answer_records(records, quarantine.queries.now_ms() / 1000, "nothing matches")
     if not wants_json():
-        click.echo(f"{count_of(len(found), 'message')} would be {past(verb)}", err=True)
+        click.echo(f"{count_of(len(records), 'message')} would be {past(verb)}", err=True)
     for refusal in refusals:
         say(refusal, err=True)
-    return REFUSED if refusals or not found else 0
+    return REFUSED if refusals or not records else 0
 
 
 def _report(verb: str, outcomes: Sequence[Outcome]) -> None:

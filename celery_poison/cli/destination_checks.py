@@ -49,20 +49,20 @@ def destinations(plugin: Plugin) -> Iterator[Finding]:
 
 def _named(plugin: Plugin) -> Mapping[str, list[str]]:
     """Return the destinations that are queues, each with what names it."""
-    settings, found = plugin.settings, defaultdict[str, list[str]](list)
+    settings, queues = plugin.settings, defaultdict[str, list[str]](list)
     everywhere = named_in(settings.exception_destination)
     for queue in everywhere:
-        found[queue].append("poison_exception_destination")
+        queues[queue].append("poison_exception_destination")
     for queue, options in (settings.queues or {}).items():
         for name in named_in(options.get("exception_destination")):
-            found[name].append(f"poison_queues[{queue!r}]")
+            queues[name].append(f"poison_queues[{queue!r}]")
     with suppress(Exception):  # whatever the user's modules raise: a finding already
         for task, (policy, _) in sorted(plugin.policies.items()):
             for each in (policy, *policy.by_queue.values()):
                 for name in named_in(each.exception_destination) - everywhere:
-                    if f"task {task}" not in found[name]:
-                        found[name].append(f"task {task}")
-    return dict(sorted(found.items()))
+                    if f"task {task}" not in queues[name]:
+                        queues[name].append(f"task {task}")
+    return dict(sorted(queues.items()))
 
 
 # --- Redis ---------------------------------------------------------------------------------------
@@ -109,8 +109,8 @@ def _on_rabbitmq(
 
 def _making(plugin: Plugin, queue: str) -> Mapping[str, Callable[[Any], object]]:
     """Return what a queue is made with: the rights, and a question that is refused without them."""
-    known = plugin.app.amqp.queues
-    wanted = known.get(queue) or plugin.app.amqp.Queues(None, create_missing=True)[queue]
+    queues = plugin.app.amqp.queues
+    wanted = queues.get(queue) or plugin.app.amqp.Queues(None, create_missing=True)[queue]
     exchange, key = wanted.exchange.name, wanted.routing_key
     asked: dict[str, Callable[[Any], object]] = {
         "configure": lambda channel: channel.queue_declare(queue, arguments=_IMPOSSIBLE)

@@ -138,8 +138,8 @@ def examine(app: Celery) -> Iterator[Finding]:
         yield Finding("reachable", str(error), cure, broken=True)
     yield from (_check_tasks(plugin), _check_broker(app), *destinations(plugin), _check_backend(app))
     if directory := settings.spool_directory:
-        said = spooled_here(directory)
-        yield Finding("spool", said or f"nothing in {directory}", _SPOOLED if said else "")
+        spooled = spooled_here(directory)
+        yield Finding("spool", spooled or f"nothing in {directory}", _SPOOLED if spooled else "")
     if rows := waiting_rows(settings.outbox_database):
         yield Finding("outbox", str(rows), _DATABASE if rows.error else "", broken=bool(rows.error))
 
@@ -167,8 +167,10 @@ def _check_tasks(plugin: Plugin) -> Finding:
         cure = "put @guarded on tasks, or set poison_guard_all=True"
         return Finding("tasks", "no task of this app is guarded", cure)
     if observed := plugin.observed:
-        said = f"{len(policies) - len(observed)} guarded, {len(observed)} only observed ({some_of(observed)})"
-        return Finding("tasks", f"{said}: they acknowledge early, and cannot be quarantined", _EARLY)
+        finding = (
+            f"{len(policies) - len(observed)} guarded, {len(observed)} only observed ({some_of(observed)})"
+        )
+        return Finding("tasks", f"{finding}: they acknowledge early, and cannot be quarantined", _EARLY)
     return Finding("tasks", f"{len(policies)} guarded")
 
 
@@ -217,10 +219,10 @@ def _check_broker(app: Celery) -> Finding:
             kind = connection.transport.driver_type
     except Exception as error:  # each transport has errors of its own
         return Finding("broker", f"not usable: {error}", "start it, or correct broker_url", broken=True)
-    said = (
+    finding = (
         f"{kind}: neither Redis nor RabbitMQ; bodies are kept after unpacking, failover is the broker's own"
     )
-    return Finding("broker", said, "use Redis or RabbitMQ for all that celery_poison promises")
+    return Finding("broker", finding, "use Redis or RabbitMQ for all that celery_poison promises")
 
 
 def _redis_broker(channel: Any) -> Finding:
@@ -238,14 +240,14 @@ def _redis_broker(channel: Any) -> Finding:
 
 def _check_backend(app: Celery) -> Finding:
     try:
-        found = app.backend
-        if isinstance(found, DisabledBackend):
+        backend = app.backend
+        if isinstance(backend, DisabledBackend):
             cure = "set result_backend: without it `fail` reaches errbacks, but no caller and no chord"
             return Finding("results", "no result backend", cure)
-        url = without_secrets(found.as_uri())
+        url = without_secrets(backend.as_uri())
         if url.startswith("rpc://"):
             return Finding("results", f"{url} (in the callers' own queues)")
-        found._get_task_meta_for("celery-poison-doctor")
+        backend._get_task_meta_for("celery-poison-doctor")
     except Exception as error:  # each backend has errors of its own
         return Finding("results", f"not usable: {error}", "start it, or correct result_backend", broken=True)
     return Finding("results", url)

@@ -62,16 +62,16 @@ def list_(
     shown = limit if wants_json() or limit else ROWS
     quarantine = open_quarantine(ctx)
     beyond = None if shown is None else shown + 1
-    found = quarantine.list(state=state, candidates=candidates, where=where, limit=beyond, offset=offset)
-    page = found[:shown]
+    records = quarantine.list(state=state, candidates=candidates, where=where, limit=beyond, offset=offset)
+    page = records[:shown]
     what = "candidates" if candidates else f"messages in state {state}" if state is not State.NDLV else ""
     empty = "" if page else _nothing(quarantine, what or "messages in quarantine", filters)
-    title = f"{count_of(len(page), 'message')}{' shown' if len(found) > len(page) else ''}"
+    title = f"{count_of(len(page), 'message')}{' shown' if len(records) > len(page) else ''}"
     title += f" {_LISTED[state]}, the newest first" if not candidates else " flagged as candidates"
     shown_id = argument(short(page[0].id)) if page else ""
     hint = f"next: {command(f'poison show {shown_id}')}"
     answer_records(page, quarantine.queries.now_ms() / 1000, empty, title=title, hint=hint)
-    if len(found) > len(page) and not wants_json():
+    if len(records) > len(page) and not wants_json():
         click.echo(f"there are more: --offset {offset + len(page)} shows the next", err=True)
 
 

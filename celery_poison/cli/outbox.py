@@ -87,8 +87,8 @@ def _lane_row(lane: LaneRecord) -> list[object]:
         since = when(lane.blocked.get("at_ms", 0) / 1000)
         why, soon = f"BLOCKED by {by} since {since}{note and f': {note}'}", "-"
     else:
-        known = lane.cause in {each.value for each in Cause}
-        why = f"{lane.cause}: {Cause(lane.cause).row.sentence}" if known else lane.cause or "-"
+        is_named = lane.cause in {each.value for each in Cause}
+        why = f"{lane.cause}: {Cause(lane.cause).row.sentence}" if is_named else lane.cause or "-"
         soon = f"in {duration(lane.due_in)}" if lane.cause and lane.due_in else "now"
     return [lane.queue, task, lane.waiting, lane.tries, why, soon]
 
@@ -106,11 +106,13 @@ def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int) -
     \b
     celery -A proj poison outbox list
     """
-    found = [*islice(_desk(ctx).messages(queue, task, failed=failed), limit)]
+    messages = [*islice(_desk(ctx).messages(queue, task, failed=failed), limit)]
     headings = ["NUMBER", "ID", "TASK", "QUEUE", "AGE", "BYTES"]
-    title = f"{count_of(len(found), 'message')} that {'could not be sent' if failed else 'wait to be sent'}"
-    hint = f"next: {command(f'poison outbox show {found[0].seq}')}" if found else ""
-    answer_table(found, headings, _row, "nothing", title=title, hint=hint)
+    title = (
+        f"{count_of(len(messages), 'message')} that {'could not be sent' if failed else 'wait to be sent'}"
+    )
+    hint = f"next: {command(f'poison outbox show {messages[0].seq}')}" if messages else ""
+    answer_table(messages, headings, _row, "nothing", title=title, hint=hint)
 
 
 def _row(found: Waiting) -> list[object]:

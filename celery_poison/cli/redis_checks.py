@@ -96,18 +96,18 @@ def server(client: redis.Redis) -> Iterator[Finding]:
 def _version(info: Info) -> Finding:
     version = str(info["redis_version"])
     if "dragonfly_version" in info:
-        said = (
+        finding = (
             f"Dragonfly {info['dragonfly_version']}: it has no run_id, by which workers notice that their"
             " ledger came back empty, has no append-only file, and was never tried"
         )
-        return Finding("version", said, _REDIS_OR_VALKEY, broken=True)
+        return Finding("version", finding, _REDIS_OR_VALKEY, broken=True)
     if tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_VERSION:
         return Finding("version", f"Redis {version} is too old", "use Redis 6.2 or newer", broken=True)
     if "mvcc_depth" in info:
         return Finding("version", f"KeyDB {version}: never tried", _REDIS_OR_VALKEY)
     if info.get("cluster_enabled"):
-        said = f"Redis Cluster, {version}: a command whose key lies on another node is refused"
-        return Finding("version", said, f"{_REDIS_OR_VALKEY} without cluster-enabled")
+        finding = f"Redis Cluster, {version}: a command whose key lies on another node is refused"
+        return Finding("version", finding, f"{_REDIS_OR_VALKEY} without cluster-enabled")
     valkey = info.get("valkey_version")
     return Finding("version", f"Valkey {valkey}" if valkey else f"Redis {version}")
 
@@ -134,8 +134,8 @@ def _eviction(info: Info) -> Finding:
     policy = str(info.get("maxmemory_policy", "noeviction"))
     cure = "set maxmemory-policy noeviction, or give the ledger a Redis of its own (poison_redis_url)"
     if policy.startswith("allkeys-"):
-        said = f"{policy}: Redis may throw away quarantined messages"
-        return Finding("eviction", said, cure, broken=True)
+        finding = f"{policy}: Redis may throw away quarantined messages"
+        return Finding("eviction", finding, cure, broken=True)
     if policy.startswith("volatile-"):
         return Finding("eviction", f"{policy}: Redis may forget the heartbeats of workers", cure)
     return Finding("eviction", policy)
@@ -249,12 +249,12 @@ def rights(client: redis.Redis, keys: Keys) -> Iterator[Finding]:
 def _writable(errors: Sequence[redis.RedisError]) -> Finding:
     if not errors:
         return Finding("writable", "a key was written and removed")
-    said, cure = f"Redis refuses: {errors[0]}", "look into Redis' log"
+    finding, cure = f"Redis refuses: {errors[0]}", "look into Redis' log"
     if isinstance(errors[0], redis.exceptions.OutOfMemoryError):
-        said, cure = "Redis is out of memory", "raise maxmemory, or free some of it"
+        finding, cure = "Redis is out of memory", "raise maxmemory, or free some of it"
     elif isinstance(errors[0], redis.exceptions.ReadOnlyError):
-        said, cure = "Redis is a read-only replica", "use the primary"
-    return Finding("writable", said, cure, broken=True)
+        finding, cure = "Redis is a read-only replica", "use the primary"
+    return Finding("writable", finding, cure, broken=True)
 
 
 def _presence(client: redis.Redis, keys: Keys) -> Finding:
@@ -276,8 +276,8 @@ def _presence(client: redis.Redis, keys: Keys) -> Finding:
     if not missing:
         return Finding("presence", "a worker's death is noticed by its connections")
     lacks = " ".join(missing)
-    said = f"a worker's death is noticed by its heartbeat only: this user lacks {lacks}"
-    return Finding("presence", said, f"ACL SETUSER <user> {lacks}")
+    finding = f"a worker's death is noticed by its heartbeat only: this user lacks {lacks}"
+    return Finding("presence", finding, f"ACL SETUSER <user> {lacks}")
 
 
 def _ask_alone(client: redis.Redis, *words: str, **options: Any) -> None:

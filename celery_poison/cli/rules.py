@@ -172,19 +172,19 @@ def get(ctx: click.Context, task: str | None, queue: str) -> None:
     """
     task = A_QUEUE + queue if queue else task
     policies = Quarantine(app_of(ctx)).policies()
-    found = [each for each in policies.tasks if task in (None, each.task)]
+    tasks = [each for each in policies.tasks if task in (None, each.task)]
     if wants_json():
-        print_json({**policies.as_dict(), "tasks": [each.as_dict() for each in found]})
+        print_json({**policies.as_dict(), "tasks": [each.as_dict() for each in tasks]})
     else:
-        if found:
-            say(_found(found), err=True)
-            print_table(["TASK", *(name.upper() for name in OVERRIDABLE), ""], map(_policy_row, found))
+        if tasks:
+            say(_found(tasks), err=True)
+            print_table(["TASK", *(name.upper() for name in OVERRIDABLE), ""], map(_policy_row, tasks))
         say(f"version {policies.version}" if policies.version else "nothing was ever overridden", err=True)
         for sentence in policies.ignored:
             say(sentence, err=True)
-        if found:
+        if tasks:
             say(f"next: {command('poison policy set --help')}", err=True)
-    if task is not None and not found:
+    if task is not None and not tasks:
         missing = "" if queue else f"this app guards no task {task!r}, and "
         say(f"{missing}nothing is overridden for it", err=True)
         ctx.exit(REFUSED)

@@ -149,11 +149,11 @@ def ready(ctx: click.Context, node: str) -> None:
     celery -A proj poison ready worker1@example.com
     """
     app, queries = app_of(ctx), open_quarantine(ctx).queries
-    found = queries.workers(int(plugin_of(app).settings.activation_interval * 1000))
+    records = queries.workers(int(plugin_of(app).settings.activation_interval * 1000))
     host = socket.gethostname()
     # Of a node that was started again, the life before may not have been declared dead yet.
-    found.sort(key=lambda worker: worker.started_at or 0.0)
-    asked = {w.node: w for w in found if (w.node == node if node else w.host == host)}
+    records.sort(key=lambda worker: worker.started_at or 0.0)
+    asked = {w.node: w for w in records if (w.node == node if node else w.host == host)}
     ended = last_ended(queries, lambda name: name == node if node else name.partition("@")[2] == host)
     reasons = [*_not_living([*asked.values()], node or f"host {host}", ended)]
     deaf, unheard = find_deaf(app, queries, asked.values())
@@ -189,21 +189,21 @@ def workers(ctx: click.Context) -> None:
     celery -A proj poison workers
     """
     queries = open_quarantine(ctx).queries
-    found = queries.workers(int(plugin_of(app_of(ctx)).settings.activation_interval * 1000))
+    records = queries.workers(int(plugin_of(app_of(ctx)).settings.activation_interval * 1000))
     now = queries.now_ms() / 1000
-    troubled = any(worker.unguarded or worker.ledger_errors for worker in found)
+    troubled = any(worker.unguarded or worker.ledger_errors for worker in records)
 
     headings = ["WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES"]
     headings += ["UNGUARDED", "ERRORS"] if troubled else []
     ended = last_ended(queries)
     empty = f"no worker is alive, the last one ended: {ended}" if ended else "no worker has reported"
     answer_table(
-        found,
+        records,
         [*headings, "NOTICED BY", "STARTED"],
         partial(_worker_row, now=now, troubled=troubled),
         f"{empty}; cure: {command('worker')}",
         fit=True,
-        title=_fleet_line(found),
+        title=_fleet_line(records),
         hint=f"next: {command('poison status')}",
     )
 
@@ -249,25 +249,25 @@ def incidents(ctx: click.Context, limit: int) -> None:
     celery -A proj poison list --filter incident=3f2a9c0d11ee
     """
     queries = open_quarantine(ctx).queries
-    found = queries.incidents(limit)
+    records = queries.incidents(limit)
     headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
     lines = [] if wants_json() else [_alone_line(process_deaths(queries.counts()))]
     if lines and plugin_of(app_of(ctx)).settings.observe_only:
         lines.append(_observed_line(queries.observed()))
-    open_ones = sum(incident.took is None for incident in found)
-    title = count_of(len(found), "worker death") + (" shown" if len(found) == limit else "")
+    open_ones = sum(incident.took is None for incident in records)
+    title = count_of(len(records), "worker death") + (" shown" if len(records) == limit else "")
     title += f", recovery goes on after {open_ones} of them" if open_ones else ""
-    newest = f"incident={found[0].incident}" if found else ""
+    newest = f"incident={records[0].incident}" if records else ""
     # What it flagged is a candidate until its trial is over; the guilty are in quarantine then.
     which = "--candidates " if queries.candidate_ids() else ""
     hint = f"next: {command(f'poison list {which}--filter {newest}')}"
-    answer_table(found, headings, _incident_row, "no worker has died", fit=True, title=title)
+    answer_table(records, headings, _incident_row, "no worker has died", fit=True, title=title)
     if not wants_json():
-        grew = [incident for incident in found if incident.evidence.growth][:_GREW]
+        grew = [incident for incident in records if incident.evidence.growth][:_GREW]
         lines += [clean(f"{each.incident}: {each.evidence.growth}") for each in grew]
     for line in filter(None, lines):
         print_wrapped(line, "", 0)
-    if found and not wants_json():
+    if records and not wants_json():
         say(hint, err=True)
 
 

@@ -86,8 +86,8 @@ def judge(
         ("a released message, repaired, runs and answers", released),
         ("a message given up raises where its caller waits", failed),
     ):
-        told = f"{decision.poison}: {decision.told}" if decision else "not reached"
-        yield Promise(promise, decision is not None and decision.held, told)
+        outcome = f"{decision.poison}: {decision.told}" if decision else "not reached"
+        yield Promise(promise, decision is not None and decision.held, outcome)
 
 
 def _kills(row: Row) -> int:
@@ -139,7 +139,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return what ``demo --json`` prints."""
         last, guarded = self.last, bool(self.promises)
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "mode": "guarded" if guarded else "plain",
             "ok": self.ok,
             "seconds": round(last.seconds, 1),
@@ -148,15 +148,15 @@ class Report:
             "poison": [{"name": row.poison.name, "kills": row.kills} for row in last.rows],
         }
         if not guarded:
-            return told
-        for each, row in zip(told["poison"], last.rows, strict=True):
+            return facts
+        for each, row in zip(facts["poison"], last.rows, strict=True):
             each["expected"] = sorted(row.poison.causes)
             for name in ("cause", "story", "crashes", "failures"):
                 each[name] = getattr(row.record, name, None)
         for name, decision in (("release", self.released), ("fail", self.failed)):
-            told[name] = asdict(decision) if decision else None
-        told["promises"] = [asdict(promise) for promise in self.promises]
-        return told
+            facts[name] = asdict(decision) if decision else None
+        facts["promises"] = [asdict(promise) for promise in self.promises]
+        return facts
 
 
 # --- the play ---------------------------------------------------------------------------------------

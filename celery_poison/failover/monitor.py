@@ -187,9 +187,9 @@ class Monitor:
             refused = isinstance(error.__cause__, redis.ResponseError)
             if isinstance(error, Fenced) or (isinstance(error, LedgerUnavailable) and not refused):
                 raise
-            known = f"{what}: {error!r}"
-            level = logging.DEBUG if known in self._complained else logging.ERROR
-            self._complained = {known, *islice(self._complained, 100)}
+            trouble = f"{what}: {error!r}"
+            level = logging.DEBUG if trouble in self._complained else logging.ERROR
+            self._complained = {trouble, *islice(self._complained, 100)}
             story = "celery_poison: the monitor fails at %s; it does the rest, and tries this again"
             logger.log(level, story, what, exc_info=True)
 
@@ -344,16 +344,16 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
     heard_ms = max(0, ended - int(beat)) if beat is not None else None
     evidence = Evidence(noticed=how, heard_ms=heard_ms)
     with suppress(ValueError, TypeError, KeyError, AttributeError):  # another version's, or none
-        said = json.loads(vitals or b"{}")
-        used, limit = said["used_kb"], said["limit_kb"]
+        last_words = json.loads(vitals or b"{}")
+        used, limit = last_words["used_kb"], last_words["limit_kb"]
         evidence = replace(
             evidence,
             used_kb=used or None,
             limit_kb=limit or None,
-            limit_of=said["limit_of"] if limit else "",
+            limit_of=last_words["limit_of"] if limit else "",
             near_limit=used >= NEAR * limit if limit else None,
-            asked=said.get("asked", ""),
-            asked_ms=said["asked_ms"] + (heard_ms or 0) if "asked_ms" in said else None,
+            asked=last_words.get("asked", ""),
+            asked_ms=last_words["asked_ms"] + (heard_ms or 0) if "asked_ms" in last_words else None,
         )
     if beat is None or how is Silence.FROZEN:  # no process died
         return evidence

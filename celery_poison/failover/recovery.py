@@ -246,7 +246,7 @@ class Recovery:
             Fenced: another monitor took over.
         """
         unknown = _Death(Incident(incident="", worker="", cause=causes.UNKNOWN), fence)
-        known = set(self._queries.leases()) | set(self._queries.open_incidents())
+        under_way = set(self._queries.leases()) | set(self._queries.open_incidents())
         now, seen = time.monotonic(), self._orphans
         self._orphans = {}
         ended = set(self._queries.ended_tokens())  # before the starts: an end on record has its start there
@@ -257,7 +257,7 @@ class Recovery:
         ):  # they were there in the last sweep too: no worker asks for them
             self._ledger.messages.forget_ends(forgotten, fence)
         self._strays = strays - forgotten
-        starts = [(mid, start) for mid, start in running if start.worker not in known]
+        starts = [(mid, start) for mid, start in running if start.worker not in under_way]
         ends = self._queries.ends([start.token for _, start in starts])
         for (mid, start), end in zip(starts, ends, strict=True):
             since = self._orphans[start.token] = seen.get(start.token, now)
@@ -273,9 +273,9 @@ class Recovery:
         It got there after that worker had been recovered from: by a write that was long on its way, or by
         a Redis that has lost its last moments.
         """
-        found = owners(self._app)  # before the workers: one that receives has a lease
+        receivers = owners(self._app)  # before the workers: one that receives has a lease
         known = {*self._queries.leases(), *self._queries.open_incidents()}
-        ownerless = found - {worker.rpartition("/")[2] for worker in known}
+        ownerless = receivers - {worker.rpartition("/")[2] for worker in known}
         for boot_id in ownerless & self._ownerless:
             put_back(self._app, boot_id, ())
         self._ownerless = ownerless

@@ -36,8 +36,8 @@ def whose_turn(
 
 
 def _sorted(queries: Queries, suspects: Mapping[str, Parked]) -> dict[str, Parked]:
-    found = queries.alike(GroupKind.QUEUE).groups
-    convicted = {group.task for group in found if group.cause not in causes.NO_CONVICTIONS}
+    groups = queries.alike(GroupKind.QUEUE).groups
+    convicted = {group.task for group in groups if group.cause not in causes.NO_CONVICTIONS}
     records = queries.suspected([parked.start.id for parked in suspects.values()])
     turns = {
         mid: turn(is_convicted=record.task in convicted, evidence=record.evidence, ran_ms=record.runtime_ms)

@@ -135,10 +135,10 @@ class PoisonLoader(Loader):
 
 def with_tab(navbar: str) -> str:
     """Return Flower's navigation bar with a tab after that of the broker, made like it."""
-    found = _TAB.search(navbar)
-    tab = found and found[0].replace("('broker')", "('poison')").replace("'broker'", "'poison'")
-    if not found or not tab or tab.count(">Broker<") != 1:
+    place = _TAB.search(navbar)
+    tab = place and place[0].replace("('broker')", "('poison')").replace("'broker'", "'poison'")
+    if not place or not tab or tab.count(">Broker<") != 1:
         logger.warning("celery_poison: Flower's navigation bar has changed: see /poison, without a tab")
         return navbar
     tab = tab.replace(">Broker<", ">Quarantine<")
-    return navbar[: found.end()] + tab + navbar[found.end() :]
+    return navbar[: place.end()] + tab + navbar[place.end() :]

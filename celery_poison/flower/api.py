@@ -110,9 +110,9 @@ async def groups(api: Api) -> Any:
     if by not in [*By]:
         raise HTTPError(400, f"by must be one of {', '.join(By)}")
     finder, limit = api.ledger.quarantine.finder, api.number("limit", 0)
-    found, total = await api.ledger.ask(lambda: finder.groups(by=By(by), limit=limit), MESSAGE_TIMEOUT)
+    groups, total = await api.ledger.ask(lambda: finder.groups(by=By(by), limit=limit), MESSAGE_TIMEOUT)
     api.set_header("X-Total", str(total))
-    return [group.as_dict() for group in found]
+    return [group.as_dict() for group in groups]
 
 
 async def messages(api: Api) -> Any:
@@ -121,9 +121,9 @@ async def messages(api: Api) -> Any:
     if ask("state") not in ("", *TABS):
         raise HTTPError(400, f"state must be one of {', '.join(TABS)}")
     listing = Listing.parse(ask("state"), ask("filter"), str(api.number("offset", 0)), ask("order"))
-    found = await find(api.ledger, listing, rows=min(ANSWERED, api.number("limit", ANSWERED)))
-    api.set_header("X-Total", "" if found.total is None else str(found.total))
-    return [record.as_dict() for record in found.rows]
+    page = await find(api.ledger, listing, rows=min(ANSWERED, api.number("limit", ANSWERED)))
+    api.set_header("X-Total", "" if page.total is None else str(page.total))
+    return [record.as_dict() for record in page.rows]
 
 
 async def message(api: Api, id: str) -> Any:
@@ -154,13 +154,13 @@ async def act(api: Api, verb: str) -> Any:
     acts.action(verb)
     wanted, text = api.wanted, api.said("filter")
     if text:
-        Filter.parse(text)  # words to search for are for people, who see what they found
+        Filter.parse(text)  # words to search for are for people, who see what they mids
     everything = bool(text) or wanted.get("all") is True
     choice = Choice(tuple(map(str, wanted.get("ids") or ())), everything, text)
     choice.check()
     if wanted.get("dry_run"):
-        found = await api.ledger.ask(lambda: choice.find(api.ledger.quarantine, ANSWERED), SEARCH_TIMEOUT)
-        return {"matches": found.total, "messages": [record.as_dict() for record in found.rows]}
+        mids = await api.ledger.ask(lambda: choice.find(api.ledger.quarantine, ANSWERED), SEARCH_TIMEOUT)
+        return {"matches": mids.total, "messages": [record.as_dict() for record in mids.rows]}
     job = await acts.begin(api, verb, choice, QUICK)
     api.set_status(HTTPStatus.OK if job.finished else HTTPStatus.ACCEPTED)
     return job.as_dict()

@@ -152,9 +152,9 @@ class Choice:
         finder = quarantine.finder
         chosen = finder.choose(State.NDLV, self.where)
         if chosen.is_exact:
-            found = finder.mids(self.where, State.NDLV, chosen, until=self.until)
-            newest = [*islice(found, sample)]
-            count = len(newest) + sum(1 for _ in found) if self.until else chosen.messages
+            mids = finder.mids(self.where, State.NDLV, chosen, until=self.until)
+            newest = [*islice(mids, sample)]
+            count = len(newest) + sum(1 for _ in mids) if self.until else chosen.messages
             return Found([*finder.whole(State.NDLV, newest)], count)
         walk = finder.walk(self.where, chosen=chosen, until=self.until, most=most)
         matching = [part.mid for part in walk]

@@ -99,8 +99,8 @@ def read(ledger: AsyncLedger, word: str) -> Seen:
 def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDeath:
     suspects: dict[str, Suspect] = {}
     for entry in judged:
-        known, verdict = suspects.get(entry["mid"]), _VERDICTS[entry["event"]]
-        tried = known is not None and known.verdict == "suspected" and entry["event"] in _LATER
+        suspect, verdict = suspects.get(entry["mid"]), _VERDICTS[entry["event"]]
+        tried = suspect is not None and suspect.verdict == "suspected" and entry["event"] in _LATER
         if tried or entry["incident"] == incident.incident:
             # The last word counts.
             sentence = words.say(sentences.sentence(entry), 400)

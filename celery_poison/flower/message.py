@@ -157,16 +157,16 @@ def _step(entry: Mapping[str, str]) -> JournalStep:
 def _evidence(text: str) -> dict[str, str]:
     """Return what a death left behind; a stack as people read it, with a line for each call."""
     try:
-        found: Any = json.loads(text or "{}")
+        evidence: Any = json.loads(text or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        evidence = None
+    if not isinstance(evidence, dict):
         return {"evidence": words.say(text, 2000)}
     return {
         words.say(name, 40): "\n".join(map(words.say, value))
         if isinstance(value, list)
         else words.tell(value)
-        for name, value in [*found.items()][:_FIELDS]
+        for name, value in [*evidence.items()][:_FIELDS]
     }
 
 

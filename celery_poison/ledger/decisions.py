@@ -76,9 +76,9 @@ class DecisionTransitions(Part):
             MessageNotFound, IllegalTransition: it is not in quarantine, or it goes somewhere else.
             DecisionPending: another operator is at it.
         """
-        said = ": ".join(filter(None, (f"in {after:g} s, {times} times at most" if times else "", note)))
+        plan = ": ".join(filter(None, (f"in {after:g} s, {times} times at most" if times else "", note)))
         words: dict[str, Any] = {"mid": mid, "times": times, "pause_ms": round(after * 1000)}
-        words |= {"patience_ms": DECISION_PATIENCE_MS, "actor": actor, "note": note, "said": said}
+        words |= {"patience_ms": DECISION_PATIENCE_MS, "actor": actor, "note": note, "said": plan}
         return self._scripts.call("schedule", **words)[0] is Code.OK
 
     def postpone(self, mid: str, seconds: float) -> None:
@@ -288,8 +288,8 @@ def wishes(ledger: Namespace) -> list[Wish]:
         pipe.hvals(ledger.keys.asked)
         pipe.time()
         texts, (now, micros) = pipe.execute()
-    found = []
+    asked = []
     for text in texts:
         with suppress(ValueError):  # a newer version may have written it
-            found.append(Wish.decode(text))
-    return sorted((wish for wish in found if wish.until > now + micros / 1e6), key=lambda wish: wish.since)
+            asked.append(Wish.decode(text))
+    return sorted((wish for wish in asked if wish.until > now + micros / 1e6), key=lambda wish: wish.since)

@@ -52,7 +52,7 @@ def history(
     Args:
         since, until: seconds of Redis' clock that bound what is read; None: the journal's ends.
     """
-    found: list[dict[str, str]] = []
+    entries: list[dict[str, str]] = []
     wanted, read = id.encode(), 0
     first = "-" if since is None else str(int(since * 1000))
     last = "+" if until is None else str(int(until * 1000) + _LATER_MS)
@@ -62,11 +62,11 @@ def history(
             for key, row in rows
             if row.get(b"id", b"").startswith(wanted) or row.get(b"mid") == wanted
         )
-        found += [entry(key, row) for key, row in about]
+        entries += [entry(key, row) for key, row in about]
         read += len(rows)
         if read >= ENTRIES_READ:
             break
-    return sorted(found, key=lambda found_entry: position(found_entry["at"]))
+    return sorted(entries, key=lambda found_entry: position(found_entry["at"]))
 
 
 def entry(key: bytes, row: Mapping[bytes, bytes]) -> dict[str, str]:

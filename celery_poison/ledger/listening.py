@@ -79,9 +79,12 @@ class Listener:
         self._fence = fence
         is_first = self._until is None
         since = self._queries.now_ms() if self._until is None else self._until
-        found = self._queries.incidents_since(since - MARGIN_MS)
-        new = [] if is_first else [incident for incident in found if incident not in self._seen]
-        self._until, self._seen = max(since, *found.values()) if found else since, frozenset(found)
+        incidents = self._queries.incidents_since(since - MARGIN_MS)
+        new = [] if is_first else [incident for incident in incidents if incident not in self._seen]
+        self._until, self._seen = (
+            max(since, *incidents.values()) if incidents else since,
+            frozenset(incidents),
+        )
         self._open.update(new)
         for incident in [*new, *self._open.difference(new)]:
             self._tell(self._queries.incident(incident), incident, is_new=incident in new)

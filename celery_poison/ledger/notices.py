@@ -55,17 +55,17 @@ class NoticeTransitions(Part):
         flat = self._scripts.call("take_notices")[1]
         if not flat:
             return []
-        found = []
+        notices = []
         for id, line in zip(flat[::2], flat[1::2], strict=True):
             fact, mid, story = json.loads(line)
-            found.append(Notice(id.decode("utf-8", "replace"), Fact(fact), story, mid))
+            notices.append(Notice(id.decode("utf-8", "replace"), Fact(fact), story, mid))
         with clear_errors("reading whether notices are true"):
             pipe = self._scripts.client.pipeline(transaction=False)
-            for notice in found:
+            for notice in notices:
                 pipe.zscore(self._scripts.keys.candidates, notice.id)
                 pipe.hget(self._scripts.keys.message(notice.mid), "state")
             seen = pipe.execute()
-        rows = zip(found, seen[::2], seen[1::2], strict=True)
+        rows = zip(notices, seen[::2], seen[1::2], strict=True)
         return [notice for notice, flagged, state in rows if _is_true(notice, flagged, state)]
 
 

@@ -293,11 +293,11 @@ class OutboxTransitions(Part):
         ends = {name.decode(): at / 1000 - seconds - micros / 1e6 for name, at in due}
         waiting = {name.decode(): count for (name, _), count in zip(due, counts, strict=True)}
         named = {name: json.loads(text) for name, text in states.items()}
-        found = []
+        records = []
         for name in sorted({*ends, *reasons}):
             lane, state, due_in = Lane.read(name), named.get(name.encode(), {}), ends.get(name)
             why = reasons.get(lane.queue) or reasons.get(str(Lane(lane.queue, lane.task)))
-            found.append(
+            records.append(
                 LaneRecord(
                     **asdict(lane),
                     waiting=waiting.get(name, 0),
@@ -307,7 +307,7 @@ class OutboxTransitions(Part):
                     blocked=why,
                 )
             )
-        return found
+        return records
 
     def messages(self, where: str) -> Iterator[tuple[int, bytes]]:
         """Yield number and message of a lane, or of ``FAILED``, in their order."""

@@ -82,8 +82,8 @@ def read(ledger: Namespace, key: str) -> tuple[int, dict[str, bytes], float]:
         pipe.hgetall(key)
         pipe.time()
         raw, (seconds, micros) = pipe.execute()
-    found: dict[str, Any] = {name.decode("utf-8", "replace"): value for name, value in raw.items()}
-    return number_of(found.pop(VERSION, None)), found, seconds + micros / 1_000_000
+    fields: dict[str, Any] = {name.decode("utf-8", "replace"): value for name, value in raw.items()}
+    return number_of(fields.pop(VERSION, None)), fields, seconds + micros / 1_000_000
 
 
 def block_field(kind: Kind, name: str) -> str:

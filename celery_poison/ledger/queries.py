@@ -32,11 +32,11 @@ class _Fleet(Reader):
                 pipe.hgetall(self._keys.worker(worker.decode()))
             pipe.hgetall(self._keys.presence)
             *rows, presence = pipe.execute()
-        found = []
+        records = []
         for (name, beat), row in zip(leases, rows, strict=True):
             worker = _worker(name.decode(), beat, now - beat < activation_ms, row)
-            found.append(replace(worker, noticed_by="connection") if presence.get(name) else worker)
-        return found
+            records.append(replace(worker, noticed_by="connection") if presence.get(name) else worker)
+        return records
 
     def leases(self) -> dict[str, int]:
         """Return the last heartbeat of every worker, in ms of Redis' clock."""
@@ -131,10 +131,10 @@ class Queries(Messages, Groups, _Fleet):
             pipe.zcard(self._keys.outgoing)
             counts = pipe.execute()
         names = ("quarantined", "failed", "candidates", "running", "ended", "journal", "parked", "leaving")
-        found = dict(zip(names, counts, strict=True))
+        totals = dict(zip(names, counts, strict=True))
         # What was acknowledged a moment ago is not forgotten yet.
-        found["running"] = max(0, found["running"] - found.pop("ended"))
-        return found
+        totals["running"] = max(0, totals["running"] - totals.pop("ended"))
+        return totals
 
     def counts(self) -> dict[str, int]:
         """Return the totals since the ledger began, as docs/keys.md names them."""
@@ -150,20 +150,20 @@ class Queries(Messages, Groups, _Fleet):
         """
         with clear_errors("reading the deaths by day"):
             raw: Any = self._client.hgetall(self._keys.deaths_by_day)
-        found = {name.decode("utf-8", "replace").partition(" "): int(number) for name, number in raw.items()}
-        return {(int(day), task): number for (day, _, task), number in found.items() if day.isdecimal()}
+        deaths = {name.decode("utf-8", "replace").partition(" "): int(number) for name, number in raw.items()}
+        return {(int(day), task): number for (day, _, task), number in deaths.items() if day.isdecimal()}
 
     def neighbours(self) -> list[str]:
         """Return the namespaces in this Redis, as far as a short search finds them; [] if refused."""
-        found, cursor = set[str](), 0
+        namespaces, cursor = set[str](), 0
         with suppress(LedgerUnavailable), clear_errors("looking for other namespaces"):
             for _ in range(_SEARCHED // _STEP):
                 reply: Any = self._client.scan(cursor, match="{*}:meta", count=_STEP)
                 cursor = reply[0]
-                found.update(key.decode("utf-8", "replace")[1:-6] for key in reply[1])
+                namespaces.update(key.decode("utf-8", "replace")[1:-6] for key in reply[1])
                 if not cursor:
                     break
-        return sorted(found)
+        return sorted(namespaces)
 
     def would_quarantine(self) -> dict[str, int]:
         """Return how many messages would have been quarantined, by cause (``poison_observe_only``)."""

@@ -188,17 +188,17 @@ class Groups(Reader):
         """Return the largest groups of a kind; 0: all."""
         # Of what is alike in its queue all in one step, so that they can be added up; it is not much.
         size = min(most or _COUNTED[kind], _COUNTED[kind])
-        found = dict[str, Alike]()
+        groups = dict[str, Alike]()
         keys, values = [self._keys.quarantine, self._keys.groups], [self._keys.message(""), kind.value, size]
         for first in range(0, most or sys.maxsize, size):
             _, quarantined, total, repair, text = self._read("groups", keys, [*values, first])
             rows: list[Any] = json.loads(text.decode("utf-8", "replace"))
             for labels, messages, relapsed, newest, last_seen, first_seen, sha in rows:
                 numbers = (messages, sha, relapsed, newest, last_seen, first_seen)
-                found[sha] = Alike(*_labels(kind, *labels), *numbers)
+                groups[sha] = Alike(*_labels(kind, *labels), *numbers)
             if first + size >= total:
                 break
-        return Counted(quarantined, total, [*found.values()][: most or None], bool(repair))
+        return Counted(quarantined, total, [*groups.values()][: most or None], bool(repair))
 
     def by_fingerprint(self, pattern: str = "*") -> list[Alike]:
         """Return the groups by fingerprint, by their labels alone.
@@ -206,13 +206,13 @@ class Groups(Reader):
         Args:
             pattern: of Redis, for the JSON array of task, cause and fingerprint.
         """
-        found, cursor = dict[str, Alike](), b"0"
+        groups, cursor = dict[str, Alike](), b"0"
         while True:
             _, cursor, text = self._read("labels", [self._keys.groups], [cursor, pattern, _SCANNED])
             for labels, messages, sha in json.loads(text.decode("utf-8", "replace")):
-                found[sha] = Alike(*_labels(GroupKind.FINGERPRINT, *labels), messages, sha)
+                groups[sha] = Alike(*_labels(GroupKind.FINGERPRINT, *labels), messages, sha)
             if cursor == b"0":
-                return [*found.values()]
+                return [*groups.values()]
 
     def members(
         self, shas: Sequence[str], since: float = 0.0, until: float | None = None, oldest_first: bool = False

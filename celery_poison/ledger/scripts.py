@@ -96,12 +96,12 @@ _PARTS = (
 
 def _prelude(text: str, own_parts: Sequence[str]) -> str:
     """Return what ``text`` uses of the shared parts: Redis makes their functions anew in every call."""
-    found = ""
+    prelude = ""
     for part in (*own_parts, *map(_read, (f"_{name}" for name in reversed(_PARTS)))):
         names = "|".join(re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE))
-        if re.search(rf"\b({names})\b", found + text):
-            found = part + found
-    return found
+        if re.search(rf"\b({names})\b", prelude + text):
+            prelude = part + prelude
+    return prelude
 
 
 def _read(name: str, package: str = __package__) -> str:

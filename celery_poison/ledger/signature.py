@@ -50,9 +50,9 @@ def enroll(
         raw: Any = pipe.execute()[-1]
     found = {key.decode(): value.decode(errors="replace") for key, value in raw.items()}
     refuse_unless_owned(found, mine, is_same)
-    known = {*found.get("address", "").split()}
-    if new := {*address.split()} - known:
-        sign_broker(client, keys, address=" ".join(sorted(known | new)))
+    addresses = {*found.get("address", "").split()}
+    if new := {*address.split()} - addresses:
+        sign_broker(client, keys, address=" ".join(sorted(addresses | new)))
     return bytes(raw[b"secret"])
 
 

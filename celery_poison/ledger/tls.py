@@ -88,14 +88,14 @@ def _written(name: str, value: Any) -> str:
 def _read(name: str, value: str) -> Any:
     match name:
         case "ssl_cert_reqs":
-            found = re.fullmatch(r"(?:ssl\.)?(?:CERT_)?(none|optional|required)", value, re.IGNORECASE)
-            if found is None:
+            verification = re.fullmatch(r"(?:ssl\.)?(?:CERT_)?(none|optional|required)", value, re.IGNORECASE)
+            if verification is None:
                 raise ConfigurationError(f"ssl_cert_reqs={value}: use none, optional or required")
-            return found[1].lower()
+            return verification[1].lower()
         case "ssl_min_version":
-            known = ssl.TLSVersion.__members__
-            if value not in known:
-                raise ConfigurationError(f"ssl_min_version={value}: use one of {', '.join(known)}")
+            versions = ssl.TLSVersion.__members__
+            if value not in versions:
+                raise ConfigurationError(f"ssl_min_version={value}: use one of {', '.join(versions)}")
             return ssl.TLSVersion[value]
         case "ssl_check_hostname" | "ssl_validate_ocsp" | "ssl_validate_ocsp_stapled":
             return value.lower() not in _NO

@@ -45,11 +45,11 @@ def wanted(ledger: Namespace) -> dict[str, str]:
     """
     with clear_errors("reading which messages are wanted"):
         raw: Any = ledger.client.hgetall(ledger.keys.wanted)
-    found = {}
+    reasons = {}
     for id, text in raw.items():
         with suppress(ValueError, TypeError, LookupError):  # it is there, or a newer version has written this
-            found[id.decode("utf-8", "replace")] = str(json.loads(text)["reason"])
-    return found
+            reasons[id.decode("utf-8", "replace")] = str(json.loads(text)["reason"])
+    return reasons
 
 
 def is_there(ledger: Namespace, id: str) -> str:

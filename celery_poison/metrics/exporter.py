@@ -112,8 +112,8 @@ class Exporter(Collector):
 
 def export(app: Celery, interval: float, registry: CollectorRegistry) -> Exporter:
     """Return the exporter of ``app`` in a registry, which may be there already."""
-    known, exporter = _exporters.get(registry, (None, None))
-    if exporter is None or known is not app:
+    exported, exporter = _exporters.get(registry, (None, None))
+    if exporter is None or exported is not app:
         try:
             exporter = Exporter(ReadModel(app).look, interval, registry).start()
         except ValueError as error:

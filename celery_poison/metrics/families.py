@@ -69,12 +69,12 @@ def _by_cause(
     counts: Mapping[str, int], what: str, expected: Iterable[str]
 ) -> Iterator[tuple[tuple[str], int]]:
     # A counter that appears at 1 has risen by nothing, as Prometheus sees it: so it begins at 0.
-    found = Counter(dict.fromkeys(expected, 0))
+    numbers = Counter(dict.fromkeys(expected, 0))
     for name, number in counts.items():
         event, _, cause = name.partition(":")
         if event == what and cause:
-            found[cause if causes.is_known(cause) else "(other)"] += number
-    return (((cause,), number) for cause, number in sorted(found.items()))
+            numbers[cause if causes.is_known(cause) else "(other)"] += number
+    return (((cause,), number) for cause, number in sorted(numbers.items()))
 
 
 def _quarantined(snapshot: Snapshot, *, convicted: bool) -> Rows:

@@ -218,14 +218,14 @@ def same_calls(function: Callable[..., Any], arguments: Arguments) -> Iterator[A
         bound = signature.bind(*args, **kwargs)
     except (TypeError, ValueError):
         return
-    known = signature.parameters
-    if any(known[name].kind in _NAMELESS for name in bound.arguments):
+    parameters = signature.parameters
+    if any(parameters[name].kind in _NAMELESS for name in bound.arguments):
         return
     given = dict(bound.arguments)
     bound.apply_defaults()
-    whole = {name: value for name, value in bound.arguments.items() if known[name].kind not in _NAMELESS}
-    short = {name: value for name, value in whole.items() if not _is_default(value, known[name].default)}
-    by_place = [name for name in whole if known[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    whole = {name: value for name, value in bound.arguments.items() if parameters[name].kind not in _NAMELESS}
+    short = {name: value for name, value in whole.items() if not _is_default(value, parameters[name].default)}
+    by_place = [name for name in whole if parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     for count in range(len(by_place) + 1):
         places = by_place[:count]
         for named in (given, whole, short):

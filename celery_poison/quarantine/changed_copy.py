@@ -105,10 +105,10 @@ def _unknown(task: Any, name: str, named: list[str]) -> str:
 def _parameters(task: Any) -> tuple[list[str], Callable[[str], bool], list[str]]:
     """Return the positional names, what tells whether a name may be given, and the names that may be."""
     try:
-        found = inspect.signature(task.run).parameters.values() if task is not None else ()
+        parameters = inspect.signature(task.run).parameters.values() if task is not None else ()
     except (TypeError, ValueError):
-        found = ()
-    kinds = {each.name: each.kind for each in found}
+        parameters = ()
+    kinds = {each.name: each.kind for each in parameters}
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     any_name = inspect.Parameter.VAR_KEYWORD in kinds.values()

@@ -200,10 +200,10 @@ class Decisions:
         act = "\n".join((request.verb, to, words or " ".join(sorted(set(ids)))))
         person = request.actor.removesuffix(IN_FLOWER).partition("@")[0].casefold()
         typed = " ".join(filter(None, (request.typed, words or "ID...", to and f"--to {to}")))
-        said = with_note(f"{typed} ({count_of(messages, 'message')})", request.note)
+        journalled = with_note(f"{typed} ({count_of(messages, 'message')})", request.note)
         whose = {"person": person, "actor": request.actor, "act": typed}
         wish = {**whose, "messages": messages, "note": request.note}
-        agreed, first, now = self.store.ledger.decisions.ask(act, wish, said=said, keep=ASKED_FOR)
+        agreed, first, now = self.store.ledger.decisions.ask(act, wish, said=journalled, keep=ASKED_FOR)
         if agreed:
             return ids
         raise SecondPersonNeeded(
@@ -224,10 +224,10 @@ class Decisions:
         self, find: Callable[[str], MessageRecord], id: str, request: Request, act: Callable[[Reserved], None]
     ) -> Outcome:
         """Act on one message; every trouble but a lost Redis is an outcome."""
-        found = {"mid": "", "id": id, "task": ""}
+        named = {"mid": "", "id": id, "task": ""}
         try:
             record = find(id)
-            found = {"mid": record.mid, "id": record.id, "task": record.task}
+            named = {"mid": record.mid, "id": record.id, "task": record.task}
             if request.verb in _AT_ONCE:
                 act(Reserved(record, 0, request.actor, request.note))
             else:
@@ -235,10 +235,10 @@ class Decisions:
         except LedgerUnavailable:
             raise
         except Exception as error:
-            return Outcome(**found, done=False, error=reason_of(error))
+            return Outcome(**named, done=False, error=reason_of(error))
         if request.verb in _NOTICED:
             self.leave_notices(request.verb, [record])
-        return Outcome(**found, done=True)
+        return Outcome(**named, done=True)
 
     def _reserved(self, record: MessageRecord, request: Request, act: Callable[[Reserved], None]) -> None:
         """Act on a message in quarantine while no other act can."""

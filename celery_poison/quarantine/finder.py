@@ -148,19 +148,19 @@ class Finder:
         """
         counted = self.by_queue()
         if not counted.is_whole:
-            found = grouped(self.records(where), by)
+            groups = grouped(self.records(where), by)
         elif by is By.CAUSE and all(_tells_queues(c, counted.groups) for c in where.conditions):
-            found = self._with_failures(where, merged(where.choose(counted.groups), by))
+            groups = self._with_failures(where, merged(where.choose(counted.groups), by))
         elif all(c.field in ("task", "cause", "fingerprint", GROUP) for c in where.conditions):
             fine = self._queries.alike(
                 GroupKind.FINGERPRINT, 0 if where.conditions or by is By.CAUSE else limit
             )
-            found = merged(where.choose(fine.groups), by)
+            groups = merged(where.choose(fine.groups), by)
             if not where.conditions and by is By.FINGERPRINT:
-                return found, fine.total
+                return groups, fine.total
         else:
-            found = grouped(self.records(where), by)
-        return found[: limit or None], len(found)
+            groups = grouped(self.records(where), by)
+        return groups[: limit or None], len(groups)
 
     def _with_failures(self, where: Filter, found: list[Group]) -> list[Group]:
         """Return the same groups by task and cause, but of what was kept for what it raised those by that."""
@@ -327,8 +327,8 @@ class Finder:
         if not chosen.is_exact and chosen.messages > PAGE_COUNTS_TO:
             bound = {"since" if oldest_first else "until": begin / 1000} if begin else {}
             walk = self.walk(where, state, chosen=chosen, most=most, oldest_first=oldest_first, **bound)
-            mids, found = _page_of(walk, rows, offset, 1 if oldest_first else -1)
-            return found._replace(rows=[*self.whole(state, mids)])
+            mids, entries = _page_of(walk, rows, offset, 1 if oldest_first else -1)
+            return entries._replace(rows=[*self.whole(state, mids)])
         skip = offset if chosen.is_exact else 0
         matching = self.mids(where, state, chosen, oldest_first=oldest_first, skip=skip)
         mids = [*islice(matching, rows if chosen.is_exact else None)]
@@ -339,10 +339,10 @@ class Finder:
 
 def _page_of(walk: Walk, rows: int, offset: int, later: int) -> tuple[list[str], Found]:
     """Return the mids of a page of what is looked for, and where the next one begins."""
-    found = [(part.mid, int(walk.at)) for part in islice(walk, offset + rows + 1)]
-    shown = found[: offset + rows]
-    if more := len(found) > len(shown):
-        last = shown[-1][1] if shown else found[0][1]
+    entries = [(part.mid, int(walk.at)) for part in islice(walk, offset + rows + 1)]
+    shown = entries[: offset + rows]
+    if more := len(entries) > len(shown):
+        last = shown[-1][1] if shown else entries[0][1]
         begin = last, sum(at == last for _, at in shown)
     else:
         more, begin = not walk.is_over, (int(walk.at) + later, 0)

@@ -46,22 +46,22 @@ class Lookup:
             MessageNotFound: the ledger knows no such message (healthy ones leave no record).
             AmbiguousId: several messages in quarantine carry this task id, or several ids begin so.
         """
-        found = self._queries.record(id) or self._named(id) or (None if whole else self._beginning(id))
-        if found is None:
+        record = self._queries.record(id) or self._named(id) or (None if whole else self._beginning(id))
+        if record is None:
             short = f"; type at least {TYPED} characters of an id" if not whole and len(id) < TYPED else ""
             sentence = f"no message {id!r}: neither in quarantine, nor given up, nor a candidate{short}"
             raise MessageNotFound(sentence)
-        return found
+        return record
 
     def find_each(self, ids: Sequence[str]) -> list[MessageRecord | PoisonError]:
         """Return what :meth:`find` finds by whole ids, or raises; mids are read in one round trip."""
-        found: list[MessageRecord | PoisonError] = []
+        records: list[MessageRecord | PoisonError] = []
         for id, record in zip(ids, self._queries.records(ids), strict=True):
             try:
-                found.append(record or self.find(id, whole=True))
+                records.append(record or self.find(id, whole=True))
             except (MessageNotFound, AmbiguousId) as error:
-                found.append(error)
-        return found
+                records.append(error)
+        return records
 
     def _named(self, id: str) -> MessageRecord | None:
         """Return the message with this task id, or what waits or runs with this mid."""

@@ -42,7 +42,7 @@ def identity_of(app: Celery) -> dict[str, str]:
 
 def _address_of(broker: Any) -> str:
     """Return host and port of a broker, and of those that it may fail over to, with spaces between them."""
-    options, found = broker.transport_options or {}, set()
+    options, addresses = broker.transport_options or {}, set()
     for url in broker.alt or [broker.as_uri()]:
         try:
             known = parse_url(url)
@@ -52,8 +52,8 @@ def _address_of(broker: Any) -> str:
             port = known.get("port") or broker.transport.default_port or ""
             # One Sentinel may watch several masters.
             master = f"/{options['master_name']}" if options.get("master_name") else ""
-            found.add(f"{host.lower()}:{port}{master}".replace(" ", ""))
-    return " ".join(sorted(found))
+            addresses.add(f"{host.lower()}:{port}{master}".replace(" ", ""))
+    return " ".join(sorted(addresses))
 
 
 def server_of(app: Celery, at: str = "") -> str:
@@ -116,9 +116,9 @@ def check_owner(app: Celery, queries: Queries) -> bool:
     Raises:
         SchemaMismatch: it belongs to another schema, app or broker.
     """
-    if found := queries.meta():
-        refuse_unless_owned(found, identity_of(app), partial(is_same_broker, app))
-    return bool(found)
+    if signed := queries.meta():
+        refuse_unless_owned(signed, identity_of(app), partial(is_same_broker, app))
+    return bool(signed)
 
 
 def refuse_unless_kept(record: MessageRecord, verb: str) -> None:

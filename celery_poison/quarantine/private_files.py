@@ -19,9 +19,9 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
         path, (flags & ~os.O_TRUNC) | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
     )
     try:
-        found = os.fstat(number)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
-            is_it = f"{stat.filemode(found.st_mode)} of user {found.st_uid}, with {found.st_nlink} names"
+        status = os.fstat(number)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
+            is_it = f"{stat.filemode(status.st_mode)} of user {status.st_uid}, with {status.st_nlink} names"
             raise PermissionError(f"{os.fspath(path)} is {is_it}, and no file of user {os.geteuid()} alone")
         os.fchmod(number, 0o600)
         if flags & os.O_TRUNC:

@@ -117,10 +117,10 @@ def _heard_after(app: Celery, queries: Queries, names: Iterable[str], moment: fl
     over = time.monotonic() + GRACE + settings.heartbeat_interval + 1
     while True:
         workers = queries.workers(int(settings.activation_interval * 1000))
-        found = [worker for worker in workers if worker.worker in wanted]
-        late = [worker for worker in found if worker.alive and (worker.last_beat or 0.0) < moment]
+        consumers = [worker for worker in workers if worker.worker in wanted]
+        late = [worker for worker in consumers if worker.alive and (worker.last_beat or 0.0) < moment]
         if not late or time.monotonic() > over:
-            return found
+            return consumers
         time.sleep(0.25)
 
 
@@ -208,13 +208,13 @@ def read_backlogs(
         waiting, unread = waiting_in(app, queues), []
     except Unread as error:
         waiting, unread = {}, [f"{error}: how much waits is not known"]
-    found = [
+    consumed = [
         Backlog(queue, waiting.get(queue), parked[queue], candidates[queue], _most(settings, queue))
         for queue in queues
     ]
     if most := _most(settings, settings.quarantine_queue):
-        found.append(Backlog(settings.quarantine_queue, quarantined, 0, 0, most))
-    return found, unread
+        consumed.append(Backlog(settings.quarantine_queue, quarantined, 0, 0, most))
+    return consumed, unread
 
 
 def _most(settings: Settings, queue: str) -> int | None:

@@ -138,10 +138,10 @@ class Reading:
             entry for entry in self._told_of(record.id, record.first_seen) if entry["mid"] == record.edited_to
         ]
         live = None if kept else self._queries.lineage(record.id)
-        found = kept or (live if live and live.mid == record.edited_to else None)
-        if found is None and about:
-            found = remembered(about)
-        return Detail(found, about, None) if found else None
+        copy = kept or (live if live and live.mid == record.edited_to else None)
+        if copy is None and about:
+            copy = remembered(about)
+        return Detail(copy, about, None) if copy else None
 
     def _told_of(self, id: str, since: float | None = None, until: float | None = None) -> Entries:
         return history(self._store.ledger.client, self._store.ledger.keys, id, since=since, until=until)

@@ -98,13 +98,13 @@ class Filling:
         if now - self._looked_at.get(queue, -LOOK_EVERY) < LOOK_EVERY:
             return
         self._looked_at[queue] = now
-        said = f"{waiting} messages wait, its limit is {limit}"
+        story = f"{waiting} messages wait, its limit is {limit}"
         try:
-            if not self._ledger().outbox.queue_filling(queue, said, int(WARN_EVERY * 1000)):
+            if not self._ledger().outbox.queue_filling(queue, story, int(WARN_EVERY * 1000)):
                 return
         except LedgerUnavailable as error:
             logger.debug(
                 "celery_poison: the warning that queue %s fills up was not recorded: %s", queue, error
             )
-        logger.warning("celery_poison: queue %s fills up: %s", queue, said)
+        logger.warning("celery_poison: queue %s fills up: %s", queue, story)
         signals.queue_filling.send(sender=None, queue=queue, waiting=waiting, limit=limit)

@@ -148,17 +148,17 @@ class Rules:
             MessageNotFound: it is not blocked.
         """
         self._store.check_owner()
-        said = with_note(f"{kind} {name}", note)
-        return self._ledger.policies.unblock(kind, name, actor=actor or default_actor(), said=said)
+        journalled = with_note(f"{kind} {name}", note)
+        return self._ledger.policies.unblock(kind, name, actor=actor or default_actor(), said=journalled)
 
     def _block(self, kind: Kind, name: str, task: str, seconds: float | None, actor: str, note: str) -> Rule:
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ConfigurationError(f"a block cannot last {seconds} seconds")
         self._store.check_owner()
         actor, lasts_ms = actor or default_actor(), max(1, round(seconds * 1000)) if seconds else 0
-        said = with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
+        journalled = with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
         self._ledger.policies.block(
-            kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=said
+            kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=journalled
         )
         now = self._queries.now_ms() / 1000
         until = now + seconds if seconds else None
@@ -209,8 +209,8 @@ class Rules:
             self._store.refuse_unless_known(task.removeprefix(A_QUEUE), "force sets it all the same")
         elif not force and task != EVERY_TASK:
             self._store.refuse_unless_guarded(task, "force sets it all the same")
-        said = "set " + " ".join(f"{name}={shown(value)}" for name, value in options.items())
-        who = actor or default_actor(), with_note(said, note)
+        journalled = "set " + " ".join(f"{name}={shown(value)}" for name, value in options.items())
+        who = actor or default_actor(), with_note(journalled, note)
         return self._change(task, lambda entry: {**(entry or {}), **options}, who, if_version)
 
     def unset_policy(

@@ -275,11 +275,11 @@ def group_id(task: str, cause: str, fingerprint: str | None = None) -> str:
 
 def grouped(messages: Iterable[MessageRecord], by: By = By.FINGERPRINT) -> list[Group]:
     """Count messages by group, the largest group first, of equal ones the one with the newest message."""
-    found: dict[tuple[str, str, str | None], Count] = defaultdict(Count)
+    groups: dict[tuple[str, str, str | None], Count] = defaultdict(Count)
     for message in messages:
         fingerprint = by.told_by(message.cause, message.fingerprint)
-        found[message.task, message.cause, fingerprint].add(message)
-    return ranked(count.group(*key) for key, count in found.items())
+        groups[message.task, message.cause, fingerprint].add(message)
+    return ranked(count.group(*key) for key, count in groups.items())
 
 
 def ranked(groups: Iterable[Group]) -> list[Group]:

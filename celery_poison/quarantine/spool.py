@@ -70,9 +70,9 @@ class Spool:
         self.path = Path(directory)
         with suppress(FileExistsError):
             self.path.mkdir(0o700)
-        found, user = self.path.stat(), os.geteuid()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
-            is_it = f"{stat.filemode(found.st_mode)} of user {found.st_uid}"
+        status, user = self.path.stat(), os.geteuid()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or status.st_mode & 0o077:
+            is_it = f"{stat.filemode(status.st_mode)} of user {status.st_uid}"
             raise PermissionError(f"{self.path} is {is_it}, not a private directory of user {user}")
 
     def put(self, message: Spooled) -> None:

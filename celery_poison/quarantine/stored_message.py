@@ -88,10 +88,10 @@ def identity_of(message: Any) -> Identity:
     """
     kept, decoded = original(message), getattr(message, "_decoded_cache", None)
     headers = kept.headers
-    said = headers if "task" in headers or not isinstance(decoded, dict) else decoded  # protocol 1
-    id, task = word(said.get("id")), word(said.get("task"))
+    fields = headers if "task" in headers or not isinstance(decoded, dict) else decoded  # protocol 1
+    id, task = word(fields.get("id")), word(fields.get("task"))
     if id:
-        names = {**headers, "id": id, "task": task, "retries": said.get("retries")}
+        names = {**headers, "id": id, "task": task, "retries": fields.get("retries")}
         mid = identify(names, getattr(message, "origin", ""), kept.body)
         return Identity(
             id, mid if word(mid) else f"{id}:{_hash(mid.encode('utf-8', 'replace'))}", task, False

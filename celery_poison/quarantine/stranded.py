@@ -133,18 +133,22 @@ def find_stranded(app: Celery) -> Stranded:
         LedgerUnavailable: Redis is away. ``unread`` says that a broker is away.
     """
     look = _Search(app)
-    found = {StuckKind.CANDIDATE: list(look.candidates()), StuckKind.PARKED: list(look.parked())}
+    by_kind = {StuckKind.CANDIDATE: list(look.candidates()), StuckKind.PARKED: list(look.parked())}
     unread = ""
     try:
         with app.connection_for_read(transport_options=bounded_options(app)) as connection:
             if issubclass(connection.get_transport_cls(), redis.Transport):
-                found[StuckKind.UNACKED] = list(look.unacked(connection.channel()))
+                by_kind[StuckKind.UNACKED] = list(look.unacked(connection.channel()))
     except Exception as error:  # each transport has errors of its own
         unread = f"the broker cannot be read ({type(error).__name__}): unacknowledged messages are not known"
-    elsewhere = {stuck.id for kind in (StuckKind.PARKED, StuckKind.UNACKED) for stuck in found.get(kind, ())}
-    found[StuckKind.CANDIDATE] = [stuck for stuck in found[StuckKind.CANDIDATE] if stuck.id not in elsewhere]
-    oldest = sorted((stuck for kind in found.values() for stuck in kind), key=lambda stuck: stuck.since)
-    return Stranded({kind: len(stuck) for kind, stuck in found.items()}, oldest[:STUCK_NAMED], unread)
+    elsewhere = {
+        stuck.id for kind in (StuckKind.PARKED, StuckKind.UNACKED) for stuck in by_kind.get(kind, ())
+    }
+    by_kind[StuckKind.CANDIDATE] = [
+        stuck for stuck in by_kind[StuckKind.CANDIDATE] if stuck.id not in elsewhere
+    ]
+    oldest = sorted((stuck for kind in by_kind.values() for stuck in kind), key=lambda stuck: stuck.since)
+    return Stranded({kind: len(stuck) for kind, stuck in by_kind.items()}, oldest[:STUCK_NAMED], unread)
 
 
 class _Search:

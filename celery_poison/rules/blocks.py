@@ -73,14 +73,14 @@ def parts_of(field: str, text: str | bytes) -> tuple[str, str, dict[str, Any], d
         ValueError, TypeError, OverflowError: it is none.
     """
     kind, _, name = field.partition(":")
-    told = json.loads(text)
-    if not name or not isinstance(told, dict):
+    fields = json.loads(text)
+    if not name or not isinstance(fields, dict):
         raise ValueError(field)
-    since, until = (float(told.get(word) or 0) / 1000 for word in ("since_ms", "until_ms"))
+    since, until = (float(fields.get(word) or 0) / 1000 for word in ("since_ms", "until_ms"))
     if not math.isfinite(since + until):
         raise ValueError(text)
-    words = {word: str(told.get(word) or "") for word in ("actor", "note")}
-    return kind, name, told, {"since": since, "until": until or None, **words}
+    words = {word: str(fields.get(word) or "") for word in ("actor", "note")}
+    return kind, name, fields, {"since": since, "until": until or None, **words}
 
 
 def read_rules(
@@ -98,10 +98,10 @@ def in_force(
     Args:
         ignored: what is said of a field that ``read`` does not understand.
     """
-    found, complaints = {}, []
+    rules, complaints = {}, []
     for field, text in raw.items():
         try:
-            found[field] = read(field, text)
+            rules[field] = read(field, text)
         except (ValueError, TypeError, OverflowError, RecursionError):
             complaints.append(ConfigurationError(ignored.format(field)))
-    return {field: each for field, each in found.items() if not each.until or each.until > now}, complaints
+    return {field: each for field, each in rules.items() if not each.until or each.until > now}, complaints

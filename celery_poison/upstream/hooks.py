@@ -189,12 +189,12 @@ def installed() -> dict[str, str]:
 
 def unread() -> list[str]:
     """Return the packages whose installed version is outside of what the hooks were read against."""
-    found = []
+    problems = []
     for package, (first, last) in READ.items():
         number = _numbers(version(package))
         if number and not _numbers(first) <= number <= _numbers(last):
-            found.append(f"{package} {version(package)}")
-    return found
+            problems.append(f"{package} {version(package)}")
+    return problems
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -220,20 +220,20 @@ def _look(row: _Row) -> tuple[Misfit, ...]:
     package = row.owner.partition(".")[0].partition(":")[0]
     where = f"{package} {version(package)}"
     try:
-        found = symbol_by_name(row.owner)
+        owner = symbol_by_name(row.owner)
     except (ImportError, AttributeError):
         return (Misfit(row.part, f"{where} has no {row.owner}"),)
-    wrong = filter(None, (_wrong(found, name) for name in row.names.split()))
+    wrong = filter(None, (_wrong(owner, name) for name in row.names.split()))
     return tuple(Misfit(row.part, f"{where}: {row.owner} {what}") for what in wrong)
 
 
 def _wrong(owner: Any, hook: str) -> str:
     """Say what does not fit; empty if all does."""
     name, is_called, arguments = hook.rstrip(")").partition("(")
-    found = inspect.getattr_static(owner, name, None)
-    if found is None and not is_called:
+    attribute = inspect.getattr_static(owner, name, None)
+    if attribute is None and not is_called:
         return "" if hasattr(owner, name) or _is_set_by_a_method(owner, name) else f"has no {name}"
-    if found is None:
+    if attribute is None:
         return f"has no {name}"
     words = [word for word in arguments.split(",") if word]
     return _misfit_of_call(getattr(owner, name), name, words) if is_called else ""

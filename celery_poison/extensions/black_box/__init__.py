@@ -39,8 +39,8 @@ class BlackBox(Extension):
         if ledger is not None:
             growth: Growth | None = read(ledger, worker)
         elif evidence.signal in (None, signal.SIGKILL) and evidence.exit is None:
-            found = (each.growth for each in list(self._samplers) if each.site.me.worker == worker)
-            growth = next(found, None)
+            growths = (each.growth for each in list(self._samplers) if each.site.me.worker == worker)
+            growth = next(growths, None)
         else:
             return evidence
         return evidence if growth is None else growth.told_of(evidence, token)

@@ -66,10 +66,10 @@ class Growth:
     def decode(cls, raw: bytes) -> Growth | None:
         """Read it; None where it cannot be understood."""
         try:
-            told = json.loads(raw)
-            rows = [_row(each) for each in told["rows"]]
-            process = _row(told["process"]) if told["process"] else None
-            numbers = int(told["busy"]), int(told["used_kb"]), int(told["limit_kb"])
+            fields = json.loads(raw)
+            rows = [_row(each) for each in fields["rows"]]
+            process = _row(fields["process"]) if fields["process"] else None
+            numbers = int(fields["busy"]), int(fields["used_kb"]), int(fields["limit_kb"])
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
         return cls(rows=rows, process=process, busy=numbers[0], used=numbers[1], limit=numbers[2])

@@ -73,8 +73,10 @@ class Starts(Extension):
     ) -> Around:
         from celery_poison.extensions.error_transactions.transactions import told_of
 
-        told = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)
-        return self.on(ledger).owing(Report.about(Kind.QUARANTINE, told, cause, reason, token=start.token))
+        reported = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)
+        return self.on(ledger).owing(
+            Report.about(Kind.QUARANTINE, reported, cause, reason, token=start.token)
+        )
 
     def discarding(self, ledger: Ledger, record: MessageRecord, stored: Stored, reason: str) -> Around:
         return self.on(ledger).discarding(record, stored, reason)
@@ -87,8 +89,8 @@ class Starts(Extension):
             return
         if run.end is not End.ROLLED_BACK:  # that gives its reason for a cause
             cause = run.cause or cause
-        told = kind, request.message, request.mid, request.start(), cause, str(error)[:REASON_LENGTH]
-        site.background.do(partial(self._tell, self.on(site.ledger), *told))
+        facts = kind, request.message, request.mid, request.start(), cause, str(error)[:REASON_LENGTH]
+        site.background.do(partial(self._tell, self.on(site.ledger), *facts))
 
     def _tell(
         self,
@@ -103,8 +105,8 @@ class Starts(Extension):
         from celery_poison.extensions.error_transactions.transactions import told_of
 
         _, unsent = errors.attempt(start.token)
-        told = told_of(message, mid=mid, start=start)
-        errors.tell(Report.about(kind, told, cause, reason, token=start.token, unsent=unsent))
+        reported = told_of(message, mid=mid, start=start)
+        errors.tell(Report.about(kind, reported, cause, reason, token=start.token, unsent=unsent))
         errors.forget_attempt(start.token)
 
     def lost(self, ledger: Ledger, mid: str, start: Start, cause: str, reason: str) -> None:

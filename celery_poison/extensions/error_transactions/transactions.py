@@ -45,8 +45,8 @@ def told_of(message: Any, *, mid: str, start: Start, opened: bool = True) -> Rep
         opened: its body may be read: nothing died of that.
     """
     kept, whose = original(message), {"mid": mid, "queue": start.queue, "id": start.id, "task": start.task}
-    told = ReportedMessage.of(kept.headers, kept.body if opened else b"", kept.content_type, **whose)
-    return told if opened else replace(told, body=None, payload_bytes=len(kept.body))
+    reported = ReportedMessage.of(kept.headers, kept.body if opened else b"", kept.content_type, **whose)
+    return reported if opened else replace(reported, body=None, payload_bytes=len(kept.body))
 
 
 def signature_for(app: Celery, kind: Kind, task: str, queue: str) -> Signature | None:
@@ -124,8 +124,8 @@ class ErrorTransactions:
             return
         stored = stored_message(kept(record.mid))
         whose = {"mid": record.mid, "queue": record.queue, "id": record.id, "task": record.task}
-        told = ReportedMessage.of(stored.headers, stored.body, stored.content_type, **whose)
-        with self.owing(Report.about(Kind.DISCARD, told, record.cause, reason)):
+        reported = ReportedMessage.of(stored.headers, stored.body, stored.content_type, **whose)
+        with self.owing(Report.about(Kind.DISCARD, reported, record.cause, reason)):
             yield
 
     def tell(self, report: Report) -> None:
@@ -141,8 +141,8 @@ class ErrorTransactions:
             return
         input, unsent = self.attempt(start.token)
         if input is not None:
-            told = replace(input, mid=mid, queue=start.queue, task=start.task)
-            self.tell(Report.about(Kind.ROLLBACK, told, cause, reason, token=start.token, unsent=unsent))
+            reported = replace(input, mid=mid, queue=start.queue, task=start.task)
+            self.tell(Report.about(Kind.ROLLBACK, reported, cause, reason, token=start.token, unsent=unsent))
             self.forget_attempt(start.token)
 
     def attempt(self, token: str) -> tuple[ReportedMessage | None, list[ReportedMessage]]:

@@ -62,18 +62,18 @@ class HoldDesk:
             MessageNotFound: nothing of that is paused.
         """
         actor = actor or default_actor()
-        found = [pause for pause in self.pauses() if pause.name == queue and pause.scope is not Scope.TASK]
+        pauses = [pause for pause in self.pauses() if pause.name == queue and pause.scope is not Scope.TASK]
         if worker:
-            found = [pause for pause in found if pause.worker == worker]
-        for pause in found:
+            pauses = [pause for pause in pauses if pause.worker == worker]
+        for pause in pauses:
             if pause.scope is Scope.QUEUE:
                 self._pauses.resume(Scope.QUEUE, queue, actor=actor, said=with_note(f"queue {queue}", note))
             else:
                 self._pauses.end_suspension(pause.worker, queue, worker=pause.worker, actor=actor, note=note)
-        if not found:
+        if not pauses:
             whose = f" by {worker}" if worker else ""
             raise MessageNotFound(f"queue {queue} is not paused{whose}")
-        return found
+        return pauses
 
     def resume_task(self, task: str, *, actor: str = "", note: str = "") -> list[Pause]:
         """Let the messages of ``task`` go on; return the pause that is over now.
@@ -81,10 +81,10 @@ class HoldDesk:
         Raises:
             MessageNotFound: it is not paused.
         """
-        found = [pause for pause in self.pauses() if (pause.scope, pause.name) == (Scope.TASK, task)]
+        pauses = [pause for pause in self.pauses() if (pause.scope, pause.name) == (Scope.TASK, task)]
         said = with_note(f"task {task}", note)
         self._pauses.resume(Scope.TASK, task, actor=actor or default_actor(), said=said)
-        return found
+        return pauses
 
     def _pause(self, scope: Scope, name: str, actor: str, note: str) -> Pause:
         if not name:

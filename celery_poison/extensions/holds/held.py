@@ -47,12 +47,12 @@ def find_held(host: Any, ledger: Ledger, pauses: Iterable[Pause]) -> tuple[list[
         waiting = waiting_in(host.app, idle)
     except Unread as error:
         return [], [f"{error}: whether messages wait in {some_of(idle)} is not known"]
-    found = []
+    held = []
     for name, pause in idle.items():
         if number := waiting.get(name):
             by = pause.actor or f"{pause.worker} itself"
             over = f" until {when(pause.until)}" if pause.until else ""
             note = f" ({pause.note})" if pause.note else ""
             wait = f"{count_of(number, 'message')} wait{'s' if number == 1 else ''}"
-            found.append(Held(name, number, f"queue {name} is paused by {by}{over}{note}, and {wait}"))
-    return found, []
+            held.append(Held(name, number, f"queue {name} is paused by {by}{over}{note}, and {wait}"))
+    return held, []

@@ -107,13 +107,13 @@ class Wording:
             of_example = example.evidence.source, short(example.id), example.arguments
             fields = dict(zip(("source", "id", "arguments"), map(clean, of_example), strict=True))
         task = clean(group.task)[:_LENGTH]
-        said = f"{count_of(group.count, 'message')}{f' of {task}' if task else ''} in quarantine"
-        said += f" now, {before} at the last notification" if before else ""
-        said += f": {causes.describe(group.cause)}"
-        said += f", in {fields['source']}" if fields.get("source") else ""
+        sentence = f"{count_of(group.count, 'message')}{f' of {task}' if task else ''} in quarantine"
+        sentence += f" now, {before} at the last notification" if before else ""
+        sentence += f": {causes.describe(group.cause)}"
+        sentence += f", in {fields['source']}" if fields.get("source") else ""
         words = f"poison show {argument(short(example.id))}" if example is not None else "poison groups"
         fields |= {"group": group.group, "task": task, "cause": group.cause, "count": group.count}
-        return self._made("group", said, words, before=before, oldest=group.first_seen, **fields)
+        return self._made("group", sentence, words, before=before, oldest=group.first_seen, **fields)
 
     def groups(self, groups: Sequence[Group]) -> Notification:
         """Sum several groups up."""
@@ -269,20 +269,20 @@ class Notifier:
     def _due(
         self, delivery: Delivery, left: float, groups: Mapping[str, Group], notified: Mapping[str, int]
     ) -> _Batch:
-        before, gate, found = delivery.before(notified), self._queries.gate(), _Batch()
+        before, gate, batch = delivery.before(notified), self._queries.gate(), _Batch()
         closed_ms = round((gate.closed_at or 0) * 1000)
         if gate.closed and before.get(GATE) != closed_ms:
-            found.append((self._wording.gate(gate), {delivery.field(GATE): closed_ms}))
+            batch.append((self._wording.gate(gate), {delivery.field(GATE): closed_ms}))
         counts = {id: group.count for id, group in groups.items()}
-        for ids in due(counts, before, left - len(found)):
+        for ids in due(counts, before, left - len(batch)):
             if len(ids) > 1:
                 worded = self._wording.groups([groups[id] for id in ids])
             else:
                 (group,) = (groups[id] for id in ids)
                 example = self._queries.record(group.newest)
                 worded = self._wording.group(group, before.get(group.group, 0), example)
-            found.append((worded, {delivery.field(id): counts[id] for id in ids}))
-        return found
+            batch.append((worded, {delivery.field(id): counts[id] for id in ids}))
+        return batch
 
     def _deliver(self, delivery: Delivery, batch: _Batch, fence: int) -> None:
         for notification, noted in batch:

@@ -57,25 +57,25 @@ class Receiver:
         """
         if isinstance(self._target, str):
             words: Sequence[str] = [sys.executable, "-I", __file__]
-            told: Mapping[str, Any] = {"to": self._target, "path": [*map(str, sys.path)], "payload": payload}
+            sent: Mapping[str, Any] = {"to": self._target, "path": [*map(str, sys.path)], "payload": payload}
         else:
-            words, told = self._target, payload
+            words, sent = self._target, payload
         try:
-            status, said = self._run(words, json.dumps(told).encode())
+            status, output = self._run(words, json.dumps(sent).encode())
         except (OSError, ValueError) as error:
             raise NotDelivered(getattr(error, "strerror", None) or type(error).__name__) from None
         if status:
-            raise NotDelivered(said.decode("utf-8", "replace").strip() or f"exit status {status}")
+            raise NotDelivered(output.decode("utf-8", "replace").strip() or f"exit status {status}")
 
     def _run(self, words: Sequence[str], told: bytes) -> tuple[int, bytes]:
         from celery_poison.basics.forking import no_fork  # not at the top: a receiver's process does without
 
         # No pipes: a pool process that is forked meanwhile would hold their ends open.
-        with _file() as stdin, _file() as said:
+        with _file() as stdin, _file() as output:
             stdin.write(told)
             stdin.seek(0)
             # This file says one line; what another receiver says goes where its worker's words go.
-            stderr = said if self._is_url else None
+            stderr = output if self._is_url else None
             with no_fork():  # nor may it hold the pipe that shows whether the program could be started
                 process = subprocess.Popen(
                     [*words], stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
@@ -87,8 +87,8 @@ class Receiver:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 raise NotDelivered(f"no answer within {self._limit:g} s") from None
-            said.seek(0)
-            return status, said.read()
+            output.seek(0)
+            return status, output.read()
 
 
 def _file() -> IO[bytes]:
@@ -130,12 +130,12 @@ def _post(url: str, payload: Any) -> None:
 
 def main() -> None:
     """Tell a URL or a function what standard input says."""
-    told = json.load(sys.stdin)
-    to, payload = told["to"], told["payload"]
+    order = json.load(sys.stdin)
+    to, payload = order["to"], order["payload"]
     if "://" in to:
         _post(to, payload)
     else:
-        sys.path[:] = told["path"]
+        sys.path[:] = order["path"]
         module, _, function = to.partition(":")
         getattr(import_module(module), function)(payload)
 

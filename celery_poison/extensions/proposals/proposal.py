@@ -70,17 +70,17 @@ class Proposal(Record):
     def read(cls, text: str | bytes | None, now: float) -> Self | None:
         """Return what a stored sheet says; None: there is none, or it is over, or not to be understood."""
         try:
-            told = json.loads(text or b"null")
-            if not told or told["until_ms"] / 1000 <= now:
+            fields = json.loads(text or b"null")
+            if not fields or fields["until_ms"] / 1000 <= now:
                 return None
             return cls(
-                version=int(told["version"]),
-                at=told["at_ms"] / 1000,
-                until=told["until_ms"] / 1000,
-                actor=str(told["actor"]),
-                rules=[_rule(each) for each in told["rules"]],
-                policy=dict(told["policy"]),
-                reasons=[str(each) for each in told["reasons"]],
+                version=int(fields["version"]),
+                at=fields["at_ms"] / 1000,
+                until=fields["until_ms"] / 1000,
+                actor=str(fields["actor"]),
+                rules=[_rule(each) for each in fields["rules"]],
+                policy=dict(fields["policy"]),
+                reasons=[str(each) for each in fields["reasons"]],
             )
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
@@ -108,5 +108,5 @@ def sheet(
     of_policy = [policy_item(name, value) for name, value in policy.items()]
     items = sorted([*of_policy, *(rule.item for rule in rules)])
     effect = hashlib.sha256("\n".join(items).encode()).hexdigest() if items else ""
-    told = {"rules": [asdict(rule) for rule in rules], "policy": dict(policy), "policy_items": of_policy}
-    return json.dumps({**told, "reasons": [*reasons]}), effect
+    fields = {"rules": [asdict(rule) for rule in rules], "policy": dict(policy), "policy_items": of_policy}
+    return json.dumps({**fields, "reasons": [*reasons]}), effect
