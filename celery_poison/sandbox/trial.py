@@ -224,7 +224,7 @@ def error_of(trial: Trial, death: Death, evidence: Evidence) -> Exception:
     elif death.why == "pressed":
         error = TrialSpoilt("others had used up the memory", evidence=evidence)
     elif evidence.is_from_outside:
-        error = TrialSpoilt("somebody asked its cell to end", death.cause, evidence)
+        error = TrialSpoilt("its cell was asked to end", death.cause, evidence)
     else:
         error = TaskDied(death.cause, str(death), evidence)
     return error
