@@ -18,8 +18,8 @@ import repository  # noqa: F401 - whose `tests` are meant below
 from celery import Celery
 
 from celery_poison import guarded, install
+from celery_poison.extensions.outbox.relay import Rounds
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.relay import Rounds
 from celery_poison.testing import RedisServer
 from tests.harness.servers import RabbitServer
 

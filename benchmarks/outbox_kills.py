@@ -30,9 +30,10 @@ from celery import Celery
 from benchmarks import outbox_stores as stores
 from benchmarks.postgres import PostgresServer, find_binaries
 from celery_poison import guarded, install
+from celery_poison.extensions.outbox import database, relay
+from celery_poison.extensions.outbox.database import waiting_rows
+from celery_poison.extensions.outbox.lanes import Lanes
 from celery_poison.plugin import plugin_of
-from celery_poison.producer import database, relay
-from celery_poison.producer.database import waiting_rows
 from celery_poison.testing import RedisServer, Worker, wait_until
 from tests.harness.servers import RabbitServer
 
@@ -209,7 +210,7 @@ def run(name: str, kills: int, seed: int) -> dict[str, Any]:
                 fleet.kill(each)
             ledger = plugin_of(build(place)).open_ledger()
             wait_until(
-                lambda: not ledger.outbox.lanes() and _none_in(place.orders),
+                lambda: not Lanes(ledger).all() and _none_in(place.orders),
                 what="everything is sent",
                 timeout=300,
             )

@@ -4,7 +4,7 @@
 each as a tuple; where no extension fills it, that is empty, and costs one truth test.
 
 What a hook raises goes to ``complain``, and the task goes on (``basics/calling.py``). ``publishing`` and
-``sending`` may refuse; what stands around a body or a step (``quarantining``, ``discarding``) may raise.
+``sending`` may refuse; what stands around a body or a step (``tying``, ``quarantining``, …) may raise.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, TypeVar, TypeVarTuple
 
-from celery_poison.basics.parts import Hold, Panel, Round, Service
+from celery_poison.basics.parts import Helper, Hold, Panel, Round, Service
+from celery_poison.broker.capture import Outgoing, Sink
 from celery_poison.causes import Evidence
 from celery_poison.decide import Run
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
-from celery_poison.producer.capture import Outgoing
 from celery_poison.reports import Report
 
 T = TypeVar("T")
@@ -33,17 +34,17 @@ EXTENSIONS = "celery_poison.extensions"
 
 
 class Extension:
-    """The hooks; an extension overrides those that it needs. One object for each app.
-
-    Args:
-        host: the plugin of the app, whose settings are read when a hook is called.
-    """
+    """The hooks; an extension overrides those that it needs. One object for each app."""
 
     def __init__(self, host: Any) -> None:
-        self.host = host
+        self.host = host  # the plugin of the app, whose settings are read when a hook is called
 
     def installed(self) -> None:
         """The plugin is on its app; once for each."""
+
+    def taking(self, task: str, asked: bool | None) -> Sink | None:
+        """Return what takes messages of a task before the broker; ``asked``: ``apply_async(outbox=...)``."""
+        return None
 
     def publishing(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
         """A message of Celery's goes to the broker next; what is raised refuses it."""
@@ -52,11 +53,7 @@ class Extension:
         """So many messages of the outbox go to the broker next; ``QueueFull`` says how many have room."""
 
     def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
-        """Return what the active monitor does beside its own rounds; asked once, by each monitor.
-
-        Args:
-            announce: sends a signal, and the event of that name.
-        """
+        """Return what the active monitor does, too; ``announce`` sends a signal and the event of its name."""
         return ()
 
     def send_failed(self, report: Report) -> Iterable[Outgoing]:
@@ -76,6 +73,13 @@ class Extension:
     def around_body(self, run: Any, task: Any, body: Callable[[], Any], arguments: Arguments) -> Any:
         """Call the body of a task with an idempotency key, or do not; ``run``: ``worker.child.Run``."""
         return body()
+
+    def tying(self, run: Any, task: Any) -> Around:
+        """Tie what is published in here to the success of a run of a task: set ``run.tied``."""
+        return nullcontext()
+
+    def unknown_task(self, message: Any, identity: Any, queue: str, reason: str) -> None:
+        """Hear that a task is not known here whose message is in quarantine now; it may wait for Redis."""
 
     def still_awaited(self, ledger: Ledger, awaited: Mapping[str, str]) -> Iterable[str]:
         """Return the mids of parked messages that wait on; ``awaited``: mid -> key that each waits for."""
@@ -102,6 +106,10 @@ class Extension:
         """Return whose public methods ``Quarantine`` has, too; ``store``: ``quarantine.store.Store``."""
         return ()
 
+    def helpers(self, site: Any) -> Iterable[Helper]:
+        """Return what works beside a worker in threads of its own; asked once, when it starts."""
+        return ()
+
     def services(self, site: Any, exits: Any) -> Iterable[Service]:
         """Return what a worker does beside its heartbeats; ``exits``: ``worker.processes.Exits``."""
         return ()
@@ -123,40 +131,26 @@ class Extensions:
 
     def __init__(self, extensions: Sequence[Extension] = ()) -> None:
         self.all = tuple(extensions)
-        self.installed = _filled(self.all, Extension.installed)
-        self.publishing = _filled(self.all, Extension.publishing)
-        self.sending = _filled(self.all, Extension.sending)
-        self.rounds = _filled(self.all, Extension.rounds)
-        self.send_failed = _filled(self.all, Extension.send_failed)
-        self.quarantining = _filled(self.all, Extension.quarantining)
-        self.discarding = _filled(self.all, Extension.discarding)
-        self.around_body = _filled(self.all, Extension.around_body)
-        self.still_awaited = _filled(self.all, Extension.still_awaited)
-        self.ended = _filled(self.all, Extension.ended)
-        self.lost = _filled(self.all, Extension.lost)
-        self.hold = _filled(self.all, Extension.hold)
-        self.stops = _filled(self.all, Extension.stops)
-        self.blockade = _filled(self.all, Extension.blockade)
-        self.acts = _filled(self.all, Extension.acts)
-        self.services = _filled(self.all, Extension.services)
-        self.testify = _filled(self.all, Extension.testify)
-        self.serving = _filled(self.all, Extension.serving)
-        self.panel = _filled(self.all, Extension.panel)
+
+        def bind(hook: Callable[[Extension, *Ts], T]) -> tuple[Callable[[*Ts], T], ...]:
+            name = hook.__name__
+            filled = (each for each in self.all if getattr(type(each), name) is not hook)
+            return tuple(getattr(each, name) for each in filled)
+
+        self.installed, self.serving = bind(Extension.installed), bind(Extension.serving)
+        self.taking, self.publishing = bind(Extension.taking), bind(Extension.publishing)
+        self.sending, self.send_failed = bind(Extension.sending), bind(Extension.send_failed)
+        self.quarantining, self.discarding = bind(Extension.quarantining), bind(Extension.discarding)
+        self.around_body, self.tying = bind(Extension.around_body), bind(Extension.tying)
+        self.still_awaited, self.unknown_task = bind(Extension.still_awaited), bind(Extension.unknown_task)
+        self.ended, self.lost = bind(Extension.ended), bind(Extension.lost)
+        self.hold, self.stops = bind(Extension.hold), bind(Extension.stops)
+        self.blockade, self.acts = bind(Extension.blockade), bind(Extension.acts)
+        self.rounds, self.panel = bind(Extension.rounds), bind(Extension.panel)
+        self.helpers, self.services = bind(Extension.helpers), bind(Extension.services)
+        self.testify = bind(Extension.testify)
 
     @classmethod
     def of(cls, host: Any) -> Extensions:
         """Return those of this installation; none where their package was left out."""
-        try:
-            package = import_module(EXTENSIONS)
-        except ModuleNotFoundError as error:
-            if error.name != EXTENSIONS:
-                raise
-            return cls()
-        return cls(package.load(host))
-
-
-def _filled(
-    extensions: Iterable[Extension], hook: Callable[[Extension, *Ts], T]
-) -> tuple[Callable[[*Ts], T], ...]:
-    name = hook.__name__
-    return tuple(getattr(each, name) for each in extensions if getattr(type(each), name) is not hook)
+        return cls(import_module(EXTENSIONS).load(host) if find_spec(EXTENSIONS) else ())

@@ -16,15 +16,15 @@ from celery.signals import before_task_publish
 from celery.utils.log import get_logger
 
 from celery_poison import headers as names
-from celery_poison.basics.calling import tell
+from celery_poison.basics.calling import first, tell
+from celery_poison.broker.capture import Sink, capture
 from celery_poison.errors import ConfigurationError, NoLedger
 from celery_poison.extension import Extensions
 from celery_poison.guard import acknowledge_late, guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
-from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.connection import bound, open_redis
 from celery_poison.ledger.tls import with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
-from celery_poison.producer.outbox import Outbox
 from celery_poison.rules.values import REDIS_SCHEMES
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.task import FIRST, PoisonTask, attempts, carried
@@ -57,7 +57,6 @@ class Plugin:
         self._overriding = Lock()
         #: Takes what is wrong at run time; the worker counts it.
         self.complain: Callable[[Exception], object] = _warn
-        self.outbox = Outbox(self)
 
     def complain_to(self, complain: Callable[[Exception], object] | None) -> None:
         """Have a worker of this process count what is wrong; None: there is none any more."""
@@ -116,6 +115,26 @@ class Plugin:
         """Return a ledger with a client of its own; nothing is connected yet."""
         client = open_redis(self.ledger_url, dict(self.app.conf.broker_transport_options or {}))
         return Ledger(client, self.keys, self.settings.journal_maxlen)
+
+    @cached_property
+    def quick_ledger(self) -> Ledger:
+        """A ledger on which nothing that publishes waits longer than ``poison_outbox_timeout``."""
+        ledger = self.open_ledger()
+        bound(ledger.client, self.settings.outbox_timeout)
+        return ledger
+
+    def taker(self, task: str, asked: bool | None) -> Sink | None:
+        """Return what takes messages of a task; None: they are sent.
+
+        Args:
+            asked: what ``apply_async(outbox=...)`` says.
+        """
+        return first(self.extensions.taking, self.complain, task, asked)
+
+    def admit(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
+        """Ask whether a message may be sent; what a hook raises refuses it."""
+        for hook in self.extensions.publishing:
+            hook(producer, message, options)
 
     @property
     def policies(self) -> Policies:
@@ -252,7 +271,7 @@ def install(app: Celery, **settings: Any) -> Plugin:
         app.steps["worker"].add("celery_poison.worker.bootsteps:LifeStep")
         app.steps["consumer"].add("celery_poison.worker.bootsteps:GuardStep")
         app.on_after_finalize.connect(_finalized, weak=False)
-        plugin.outbox.install()
+        capture(app, plugin.taker, plugin.admit)
         tell(plugin.extensions.installed, plugin.complain)
     if settings:
         plugin.override(settings)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 from celery import Celery, _state
 from celery.app.task import Context, Task
 
+from celery_poison.broker.capture import sent_at_once
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import ConfigurationError
-from celery_poison.producer.capture import sent_at_once
 from celery_poison.upstream.requests import (
     DiscardRequested,
     QuarantineRequested,

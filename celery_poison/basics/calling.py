@@ -30,6 +30,17 @@ def gather(hooks: Iterable[Callable[[*Ts], Iterable[T]]], complain: Complain, *a
     return results
 
 
+def first(hooks: Iterable[Callable[[*Ts], T | None]], complain: Complain, *args: *Ts) -> T | None:
+    """Return the first answer that is not None; a hook that raises is complained of, and has none."""
+    for hook in hooks:
+        try:
+            if (found := hook(*args)) is not None:
+                return found
+        except Exception as error:
+            complain(error)
+    return None
+
+
 def tell(hooks: Iterable[Callable[[*Ts], object]], complain: Complain, *args: *Ts) -> None:
     """Call the hooks, in their order; one that raises is complained of, but a ledger that is away is not."""
     for hook in hooks:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 #: Short work of a worker's heartbeat thread, which may not wait. It takes what sends commands unanswered,
 #: and returns the seconds until it is called again.
@@ -42,6 +42,38 @@ class Panel(NamedTuple):
     decisions: Sequence[str] = ()
     typed: Sequence[str] = ()
     warnings: Sequence[str] = ()
+
+
+class Helper(Protocol):
+    """What works beside a worker, in threads of its own."""
+
+    def start(self) -> None:
+        """Begin, once the pool has forked. Called again after each new connection to the broker."""
+
+    def stop(self) -> None:
+        """Begin nothing more; waits for nothing."""
+
+    def finish(self, patience: float) -> None:
+        """Begin nothing more, and wait at most so many seconds for what goes on at this moment."""
+
+    def join(self, patience: float) -> None:
+        """Wait at most so many seconds until its threads have ended."""
+
+
+class Tie(Protocol):
+    """What leaves in one step with the success of one run, in the process that runs it."""
+
+    def __bool__(self) -> bool:
+        """Whether there is anything."""
+
+    def keep(self) -> None:
+        """Keep it, now that the body has returned; what is raised fails the task."""
+
+    def add_to_success(self, script: str, known: Mapping[str, str], words: Mapping[str, Any]) -> None:
+        """Run a script in the same step, with keys and arguments by their names."""
+
+    def at_the_end(self, *, succeeded: bool) -> bytes:
+        """Return the commands that belong to the end of the run."""
 
 
 class Hold:

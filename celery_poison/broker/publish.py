@@ -284,3 +284,19 @@ def to_bytes(text: str) -> bytes:
 def to_text(body: bytes) -> str:
     """Undo :func:`to_bytes`."""
     return body.decode("utf-8", "surrogatepass")
+
+
+def is_one_database(channel: Any, ledger: redis.Redis) -> bool:
+    """Whether the queues of a channel are in the ledger's Redis database."""
+    if not isinstance(channel, redis_transport.Channel):
+        return False
+    broker = redis.Redis(connection_pool=channel.pool)
+    try:
+        return _identity(broker) == _identity(ledger)
+    except (redis.RedisError, OSError, KeyError):  # it may not be asked
+        return False
+
+
+def _identity(client: redis.Redis) -> tuple[str, int]:
+    info: Any = client.info("server")
+    return str(info["run_id"]), int(client.connection_pool.connection_kwargs.get("db") or 0)

@@ -34,7 +34,7 @@ VERBS = {
     "unblock": "celery_poison.cli.rules:unblock",
     "pause": "celery_poison.extensions.holds.verbs:pause",
     "resume": "celery_poison.extensions.holds.verbs:resume",
-    "outbox": "celery_poison.cli.outbox:outbox",
+    "outbox": "celery_poison.extensions.outbox.verbs:outbox",
     "gate": "celery_poison.cli.gate:gate",
     "monitor": "celery_poison.cli.monitor:monitor",
     "journal": "celery_poison.cli.journal:journal",

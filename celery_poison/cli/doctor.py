@@ -28,7 +28,6 @@ from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import WorkerRecord
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.producer.database import waiting_rows
 from celery_poison.quarantine.owner import check_owner, move_broker, without_secrets
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
@@ -140,8 +139,11 @@ def examine(app: Celery) -> Iterator[Finding]:
     if directory := settings.spool_directory:
         spooled = spooled_here(directory)
         yield Finding("spool", spooled or f"nothing in {directory}", _SPOOLED if spooled else "")
-    if rows := waiting_rows(settings.outbox_database):
-        yield Finding("outbox", str(rows), _DATABASE if rows.error else "", broken=bool(rows.error))
+    if settings.outbox_database:
+        from celery_poison.extensions.outbox.database import waiting_rows
+
+        if rows := waiting_rows(settings.outbox_database):
+            yield Finding("outbox", str(rows), _DATABASE if rows.error else "", broken=bool(rows.error))
 
 
 def _check_hooks() -> Finding:

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from celery_poison.basics.text import command, count_of, when
-from celery_poison.cli.outbox import block_sending, unblock_sending
 from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
@@ -69,6 +68,8 @@ def block(ctx: click.Context, consuming: bool, expires: float | None, as_list: b
     if queue := how.pop("queue"):
         if how["fingerprint"] or how["like"] or expires:
             raise click.UsageError("--queue goes with --task only; it holds until a person unblocks it")
+        from celery_poison.extensions.outbox.verbs import block_sending
+
         block_sending(ctx, queue, how["task"], how["note"], how["actor"], consuming=consuming)
         return
     if consuming:
@@ -101,6 +102,8 @@ def unblock(ctx: click.Context, queue: str, note: str, actor: str, **what: str) 
     celery -A proj poison unblock --queue mail
     """
     if queue:
+        from celery_poison.extensions.outbox.verbs import unblock_sending
+
         unblock_sending(ctx, queue, what["task"], note, actor)
         return
     quarantine = Quarantine(app_of(ctx))

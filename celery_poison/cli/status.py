@@ -95,12 +95,6 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
         kinds = (f"{number} {kind}" for kind, number in stuck.counts.items() if number)
         yield "stuck", f"no worker works on {count_of(stuck.total, 'message')}: {', '.join(kinds)}"
     yield "blocked", count_of(seen.blocked, "rule")
-    if seen.outbox or seen.outbox_database:
-        waiting = count_of(sum(lane.waiting for lane in seen.outbox), "message")
-        troubled = some_of(sorted({lane.queue for lane in seen.outbox if lane.cause or lane.blocked}))
-        trouble = f"; trouble with {troubled}" if troubled else ""
-        rows = f"; {seen.outbox_database}" if seen.outbox_database else ""
-        yield "outbox", f"{waiting} wait to be sent{trouble}{rows}"
     for wish in seen.asked:
         since, left = when(wish.since), span(wish.until - seen.at)
         yield "asked for", f"{since}: {wish.story}; within {left} {wish.how}"

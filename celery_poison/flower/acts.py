@@ -5,7 +5,7 @@ An act takes the request that asks for it, and says in JSON what was done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,14 +14,14 @@ from tornado.web import HTTPError
 from celery_poison.errors import MessageNotFound
 from celery_poison.extensions.holds.desk import HoldDesk
 from celery_poison.extensions.holds.pauses import Pause, Scope
+from celery_poison.extensions.outbox.causes import Cause
+from celery_poison.extensions.outbox.desk import OutboxDesk
+from celery_poison.extensions.outbox.lanes import LaneRecord
 from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.async_ledger import ActJob
 from celery_poison.flower.choosing import ACTIONS, Choice, MessageAct, NothingChosen, scheduled
-from celery_poison.ledger.outbox import LaneRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.causes import Cause
-from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.store import Store
 
@@ -168,7 +168,7 @@ class HeldBack(NamedTuple):
 
 def held(seen: Overview) -> list[HeldBack]:
     """Return everything that is held back, the pauses first."""
-    return [*map(_paused, seen.panel("paused") or ()), *_unsent(seen.outbox), *_unmoved(seen)]
+    return [*map(_paused, seen.panel("paused") or ()), *_unsent(seen.panel("outbox") or ()), *_unmoved(seen)]
 
 
 def _paused(pause: Pause) -> HeldBack:
@@ -181,7 +181,7 @@ def _paused(pause: Pause) -> HeldBack:
     return HeldBack(pause.scope, pause.name, pause.worker, story, by, pause.note, pause.since)
 
 
-def _unsent(lanes: list[LaneRecord]) -> Iterator[HeldBack]:
+def _unsent(lanes: Iterable[LaneRecord]) -> Iterator[HeldBack]:
     for lane in lanes:
         of = f" of task {lane.task}" if lane.task else ""
         if lane.blocked:
@@ -198,7 +198,7 @@ def _unsent(lanes: list[LaneRecord]) -> Iterator[HeldBack]:
 
 
 def _unmoved(seen: Overview) -> Iterator[HeldBack]:
-    rows = seen.outbox_database
+    rows = seen.panel("outbox_database")
     if rows and rows.oldest and seen.at - rows.oldest > OVERDUE:
         story = "Messages in your own database are not moved into the outbox"
         yield HeldBack(SENDING, "", "", story, since=rows.oldest, waiting=rows.rows, can_go=False)

@@ -13,13 +13,13 @@ from tornado.web import HTTPError
 
 from celery_poison import causes
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
+from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.acts import SENDING
 from celery_poison.flower.async_ledger import PUBLISH_TIMEOUT
 from celery_poison.flower.choosing import NothingChosen
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.care import seconds_of
 from celery_poison.quarantine.changed_copy import call_of

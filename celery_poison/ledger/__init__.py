@@ -2,7 +2,7 @@
 
 This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file a transition), ``scripts``;
 what is written: ``messages``, ``parking``, ``quarantine``, ``decisions``, ``fleet``, ``notices``,
-``policies``, ``outbox``; what is read: ``queries``; ``writer`` (the unanswered writes of the hot path),
+``policies``; what is read: ``queries``; ``writer`` (the unanswered writes of the hot path),
 ``durability`` (those that are waited for); ``journal``.
 """
 
@@ -14,7 +14,6 @@ from celery_poison.ledger.fleet import FleetTransitions
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.messages import MessageTransitions
 from celery_poison.ledger.notices import NoticeTransitions
-from celery_poison.ledger.outbox import OutboxTransitions
 from celery_poison.ledger.parking import ParkingTransitions
 from celery_poison.ledger.policies import PolicyTransitions
 from celery_poison.ledger.quarantine import GroupTransitions, QuarantineTransitions
@@ -39,7 +38,6 @@ class Ledger:
         fleet: workers and monitors.
         notices: for workers that send events.
         policies: overrides and blocks.
-        outbox: messages that wait to be sent.
 
     Every method of a part raises ``LedgerUnavailable`` when Redis is away or refuses the write.
     """
@@ -55,7 +53,6 @@ class Ledger:
         self.fleet = FleetTransitions(scripts)
         self.notices = NoticeTransitions(scripts)
         self.policies = PolicyTransitions(scripts)
-        self.outbox = OutboxTransitions(scripts)
 
     def disconnect(self) -> None:
         """Close every connection; those who still wait for an answer meet a ``LedgerUnavailable``."""

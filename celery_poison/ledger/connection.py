@@ -86,6 +86,17 @@ def ask_once(client: redis.Redis) -> redis.Redis:
     return client
 
 
+def bound(client: redis.Redis, seconds: float) -> redis.Redis:
+    """Have every call of a client end within ``seconds``.
+
+    It may wait three times: on a connection that turns out to be lost, for a new one, and for the answer.
+    """
+    once = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
+    waits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds / 3)
+    client.connection_pool.connection_kwargs.update(**waits, retry=once)
+    return client
+
+
 def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]) -> redis.Redis:
     master = options.get("master_name")
     if not master:

@@ -83,15 +83,19 @@ def _quarantined(snapshot: Snapshot, *, convicted: bool) -> Rows:
     return [row for row in rows if (row[0][0] not in causes.NO_CONVICTIONS) is convicted]
 
 
+def _lanes(overview: Overview) -> Iterable[Any]:
+    return overview.panel("outbox") or ()
+
+
 def _waiting(overview: Overview) -> Rows:
     waiting = Counter[str]()
-    for lane in overview.outbox:
+    for lane in _lanes(overview):
         waiting[lane.queue] += lane.waiting
     return [((queue,), number) for queue, number in sorted(waiting.items())]
 
 
 def _age_in_database(overview: Overview) -> float | None:
-    rows = overview.outbox_database
+    rows = overview.panel("outbox_database")
     known = rows and rows.rows is not None  # else it cannot be read
     return max(0.0, overview.at - (rows.oldest or overview.at)) if rows and known else None
 
@@ -149,7 +153,7 @@ FAMILIES = (
     Family(
         "outbox_database_messages",
         "Messages that wait in your own database, where it can be read from here",
-        lambda s, o: o.outbox_database and o.outbox_database.rows,
+        lambda s, o: (rows := o.panel("outbox_database")) and rows.rows,
     ),
     Family(
         "outbox_database_oldest_seconds",
@@ -159,12 +163,12 @@ FAMILIES = (
     Family(
         "outbox_blocked",
         "Queues to which sending from the outbox is blocked, or that of a task",
-        lambda s, o: len({lane.queue for lane in o.outbox if lane.blocked}),
+        lambda s, o: len({lane.queue for lane in _lanes(o) if lane.blocked}),
     ),
     Family(
         "outbox_unsent",
         "Messages tied to the success of a task that could not be sent, and wait for a person",
-        lambda s, o: o.unsent,
+        lambda s, o: o.panel("unsent"),
     ),
     Family("workers", "Workers that guard messages, by state", lambda s, o: _workers(o), ("state",)),
     Family(

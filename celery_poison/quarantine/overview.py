@@ -10,9 +10,7 @@ from celery_poison import causes
 from celery_poison.basics.parts import Panel
 from celery_poison.basics.text import argument, command, count_of, short, some_of, span
 from celery_poison.ledger.decisions import Wish
-from celery_poison.ledger.outbox import LaneRecord
 from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
-from celery_poison.producer.database import Waiting
 from celery_poison.quarantine.queues import Backlog, Deaf
 from celery_poison.quarantine.stranded import Stranded
 
@@ -55,10 +53,7 @@ class Overview:
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
         stranded: messages that no worker works on.
         deaf: workers that live and consume nothing, while messages wait for them.
-        outbox: where messages wait to be sent, or sending is blocked.
-        outbox_database: what waits in the user's own database before that; None: there is none.
         queues: what each queue has in store; empty where they were not asked for, and nothing has a limit.
-        unsent: messages tied to the success of a task that could not be sent, and wait for a person.
         faults: what is broken, in sentences, the gravest first.
         warnings: these, and what is merely doubtful.
     """
@@ -90,9 +85,6 @@ class Overview:
     open_incidents: dict[str, str]
     stranded: Stranded
     deaf: list[Deaf]
-    outbox: list[LaneRecord]
-    outbox_database: Waiting | None
-    unsent: int
     queues: list[Backlog]
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -101,9 +93,7 @@ class Overview:
     def level(self) -> Level:
         if self.faults:
             return Level.BROKEN
-        blocked = any(lane.blocked for lane in self.outbox)
-        decisions = self.quarantined or self.observed or self.asked or self._decisions
-        waits = decisions or blocked or self.unsent
+        waits = self.quarantined or self.observed or self.asked or self._decisions
         return Level.DECIDE if waits else Level.WELL
 
     @property
@@ -120,15 +110,11 @@ class Overview:
                 about = f" ({which}, {task}{causes.short(oldest.cause)})"
             sentences.append(f"{self.quarantined} {need} a decision{about}")
         sentences += self._observing
-        sentences += self._decisions
         if self.asked:
             sentences.append(
                 f"what {some_of({wish.actor for wish in self.asked})} asked for needs a second person"
             )
-        if blocked := sorted({lane.queue for lane in self.outbox if lane.blocked}):
-            sentences.append(f"sending to {some_of(blocked)} is blocked")
-        if self.unsent:
-            sentences.append(f"{count_of(self.unsent, 'message')} could not be sent")
+        sentences += self._decisions
         if self.faults:
             more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
             sentences.append(f"broken: {self.faults[0]}{more}")
@@ -162,8 +148,6 @@ class Overview:
         typed += [f"poison show {argument(short(self.oldest.id))}"] if self.oldest else []
         typed += [f"poison show {argument(short(record.id))}" for record in self.observed[:1]]
         typed += [words for panel in self.panels for words in panel.typed]
-        typed += ["poison outbox status"] if any(lane.blocked for lane in self.outbox) else []
-        typed += ["poison outbox list --failed"] if self.unsent else []
         return [command(words) for words in [*typed, *(["poison doctor"] if self.faults else [])]]
 
     @property
@@ -222,7 +206,6 @@ class Overview:
             **{name: getattr(self, name) for name in own},
             "verdict": "; ".join(self.verdict),
             "oldest": self.oldest and self.oldest.as_dict(),
-            "outbox_database": self.outbox_database and self.outbox_database._asdict(),
             **{panel.name: panel.as_json for panel in self.panels},
             "stuck": [stuck.as_dict() for stuck in self.stranded.oldest],
             "stuck_messages": self.stranded.counts,

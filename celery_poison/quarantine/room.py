@@ -17,6 +17,7 @@ from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.extension import Extensions
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.scripts import Code
 from celery_poison.rules.limits import limit_of
 from celery_poison.settings import Settings
 from celery_poison.states import Event
@@ -100,7 +101,8 @@ class Filling:
         self._looked_at[queue] = now
         story = f"{waiting} messages wait, its limit is {limit}"
         try:
-            if not self._ledger().outbox.queue_filling(queue, story, int(WARN_EVERY * 1000)):
+            words = {"queue": queue, "note": story, "quiet_ms": int(WARN_EVERY * 1000)}
+            if self._ledger().scripts.call("queue_filling", **words)[0] is not Code.OK:
                 return
         except LedgerUnavailable as error:
             logger.debug(

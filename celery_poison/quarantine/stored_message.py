@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from kombu.utils import json as kombu_json
 
+from celery_poison.broker.capture import read_json
 from celery_poison.broker.publish import NoAnswer, NotPublished, Parcel, Publisher
 from celery_poison.broker.sealed import ITEM
 from celery_poison.errors import PoisonError
 from celery_poison.headers import EDITED, FAILURES, MARK, OURS, PARK, RELEASE, TRIAL, identify, shown
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.producer.capture import read_json
 from celery_poison.quarantine.arguments import original_of
 from celery_poison.rules.failures import KeptFailure, carried_by_release
 

@@ -17,11 +17,9 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.decisions import wishes
-from celery_poison.ledger.outbox import FAILED
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import WorkerRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.database import waiting_rows
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.queues import find_deaf, read_backlogs
@@ -54,7 +52,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         **totals,
         **_in_ledger(queries, settings),
         **_in_force(ledger),
-        **_waiting(ledger, settings),
+        asked=wishes(ledger),
         ledger=without_secrets(plugin.ledger_url),
         panels=gather(plugin.extensions.panel, plugin.complain, ledger),
         workers=workers,
@@ -91,16 +89,6 @@ def _in_force(ledger: Ledger) -> dict[str, Any]:
     """Return how many rules block, and Redis' clock as they were read, by the names of fields."""
     _, raw, now = policies.read(ledger, ledger.keys.blocks)
     return {"at": now, "blocked": len(read_rules(raw, now)[0])}
-
-
-def _waiting(ledger: Ledger, settings: Settings) -> dict[str, Any]:
-    """Return what waits for a second person or to be sent, and could not be sent, by the names of fields."""
-    return {
-        "asked": wishes(ledger),
-        "outbox": ledger.outbox.lanes(),
-        "outbox_database": waiting_rows(settings.outbox_database),
-        "unsent": sum(1 for _ in ledger.outbox.messages(FAILED)),
-    }
 
 
 def last_ended(queries: Queries, of: Callable[[str], bool] = lambda node: True) -> str:

@@ -112,7 +112,7 @@ HOOKS: Mapping[Part, _Table] = {
         "kombu.transport.pyamqp:Connection": "Channel",
         "kombu.transport.pyamqp:Transport": "Connection",
     },
-    Part.OUTBOX: {  # producer/capture.py, handover.py
+    Part.OUTBOX: {  # broker/capture.py, extensions/outbox/handover.py
         "celery.app.amqp:AMQP": "_create_task_sender() _event_dispatcher producer_pool send_task_message",
         "celery.app.base:Celery": (
             "on_after_configure configured _tasks producer_or_acquire() "

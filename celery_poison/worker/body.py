@@ -13,8 +13,8 @@ from typing import Any
 from celery import Celery
 from celery.app.task import Task
 
+from celery_poison.broker.capture import in_body, sent_at_once
 from celery_poison.errors import ConfigurationError
-from celery_poison.producer.capture import in_body, sent_at_once
 from celery_poison.task import PoisonTask, retrying
 from celery_poison.upstream.requests import MemoryExhausted
 from celery_poison.worker.failed import register

@@ -15,6 +15,7 @@ from celery.apps.worker import Worker as Program
 from celery.utils.log import get_logger
 from celery.worker import state
 
+from celery_poison.basics.calling import tell
 from celery_poison.basics.forking import real_thread_starter
 from celery_poison.errors import ConfigurationError, PoisonError
 from celery_poison.plugin import plugin_of
@@ -211,7 +212,7 @@ class GuardStep(bootsteps.ConsumerStep):
         ours.cells.attach(self._dispatcher.take_back)
         ours.heartbeat.start()
         ours.monitor.start()
-        ours.relay.start()
+        tell((each.start for each in ours.helpers), ours.complain)
 
     def stop(self, consumer: Any) -> None:
         if consumer.blueprint.state == bootsteps.RUN:  # its connection is lost; else the worker leaves
@@ -219,9 +220,10 @@ class GuardStep(bootsteps.ConsumerStep):
         self._dispatcher.clear()
 
     def shutdown(self, consumer: Any) -> None:
+        ours = self._worker
         self._dispatcher.clear()
-        self._worker.monitor.stop()
-        self._worker.relay.finish(FAREWELL)
+        ours.monitor.stop()
+        tell((each.finish for each in ours.helpers), ours.complain, FAREWELL)
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         self._worker.loop.register(hub)

@@ -19,9 +19,11 @@ from celery.app.task import Task
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
+from celery_poison.basics.calling import within
+from celery_poison.basics.parts import Tie
 from celery_poison.causes import Evidence
 from celery_poison.decide import End, Failing
-from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
 from celery_poison.headers import FAILURES, mid_of
 from celery_poison.model import Ended, Start
 from celery_poison.plugin import plugin_of
@@ -37,7 +39,6 @@ from celery_poison.upstream.requests import (
     read_end,
 )
 from celery_poison.worker import crash_reports
-from celery_poison.worker.effects import Tied
 from celery_poison.worker.high_water import high_water
 from celery_poison.worker.lease import born_as
 from celery_poison.worker.recorder import Given, Recorder, Ticket, Told
@@ -70,7 +71,7 @@ class Run:
     entry: bytes
     has_raised: bool = False
     failure: Failure | None = None
-    tied: Tied | None = None
+    tied: Tie | None = None
     remark: str = ""
     is_in_body: bool = False
     thread: int = field(default_factory=get_ident)
@@ -149,7 +150,7 @@ def once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with tying(task) if policy.transactional_publish else nullcontext():
             result = call(*args, **kwargs)
         if run.tied:
-            run.tied.tie()
+            run.tied.keep()
         return result
 
     if policy.idempotency_key is None or not run.recorder.diverts(task.name, run.ticket):
@@ -165,9 +166,10 @@ def tying(task: Task) -> AbstractContextManager[None]:
     run = _run_of(task)
     if run is None:
         return nullcontext()
-    if run.tied is None:
-        run.tied = Tied(run.recorder, run.serving.ledger, task, run.ticket, Start.decode(run.entry))
-    return run.tied.publishing()
+    hooks = plugin_of(task.app).extensions.tying
+    if not hooks:
+        raise ConfigurationError("publishing() needs the extension outbox, which is not installed")
+    return within(hook(run, task) for hook in hooks)
 
 
 # --- what tasks raise --------------------------------------------------------------------------------

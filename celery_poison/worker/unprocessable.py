@@ -21,14 +21,12 @@ from kombu.asynchronous.timer import to_timestamp
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_poison import causes
+from celery_poison.basics.calling import tell
 from celery_poison.basics.text import clean
 from celery_poison.broker.sealed import ITEM, Sealed
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.headers import OUTBOX
 from celery_poison.model import Phase, Start
-from celery_poison.producer.capture import Outgoing
-from celery_poison.producer.outbox import Outbox
-from celery_poison.quarantine.stored_message import Identity, identity_of, original, word
+from celery_poison.quarantine.stored_message import Identity, identity_of, word
 from celery_poison.upstream.requests import GARBAGE
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.processes import forget_unsent
@@ -81,7 +79,6 @@ class Unprocessable:
 
     site: Site
     writer: QuarantineWriter
-    outbox: Outbox
 
     def hook_into(self, consumer: Any) -> None:
         """Stand in for the consumer's own methods, before it makes its task handler."""
@@ -303,32 +300,13 @@ class Unprocessable:
                 case.message.has_moved()
             is_kept = True
             if case.cause == causes.UNKNOWN_TASK:
-                self._tell_outbox(case)
+                about = case.message, case.identity, case.start.queue, case.reason
+                tell(self.site.extensions.unknown_task, self.site.complain, *about)
         except LedgerUnavailable:
             raise  # it stays with the broker until the ledger is back
         except Exception as error:
             self.site.complain(error)
         self.site.loop.call_in_loop(partial(self._finish, case, is_kept=is_kept))
-
-    def _tell_outbox(self, case: _Case) -> None:
-        """Tell the outbox that a message which it sent is of a task that nobody knows here (TP1-4, row 9)."""
-        seq, kept, identity = case.message.headers.get(OUTBOX), original(case.message), case.identity
-        if type(seq) is not int:  # nor a bool: whatever its publisher has written there
-            return
-        outgoing = Outgoing(
-            task=identity.task,
-            id=identity.id,
-            mid=identity.mid,
-            exchange="",
-            routing_key=case.start.queue,
-            declare="",
-            body=kept.body,
-            content_type=kept.content_type,
-            content_encoding=kept.content_encoding,
-            headers=kept.headers,
-            properties=kept.properties,
-        )
-        self.outbox.refused(outgoing, case.start.queue, seq, case.reason)
 
     def _finish(self, case: _Case, *, is_kept: bool) -> None:
         """Do what Celery does with it, and acknowledge it in any case."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_poison.basics.calling import gather
+from celery_poison.basics.calling import gather, tell
 from celery_poison.basics.forking import keep_from_forks
 from celery_poison.broker.held import Holdings
 from celery_poison.broker.renewal import Renewal
@@ -23,7 +23,6 @@ from celery_poison.ledger.connection import ask_once
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.relay import Relay
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Host, PoolFacts, Prepare
@@ -148,9 +147,7 @@ class Worker:
         self._quarantine_writer = QuarantineWriter(
             site=self._site, fingerprints=fingerprints, refresher=self.refresher
         )
-        self.unprocessable = Unprocessable(
-            site=self._site, writer=self._quarantine_writer, outbox=self._plugin.outbox
-        )
+        self.unprocessable = Unprocessable(site=self._site, writer=self._quarantine_writer)
 
     def _make_resync(self) -> None:
         beat = self._settings.heartbeat_interval
@@ -245,7 +242,7 @@ class Worker:
             took_over=self.refresher.policies,
             event=self.loop.deferred(self._announce.fleet),
         )
-        self.relay = Relay(self._plugin)  # that the ledger is away, the heartbeat finds and counts
+        self.helpers = gather(self._site.extensions.helpers, self.complain, self._site)
 
     def _configure_processes(self) -> None:
         """Make this process, its children and its broker connections record what they do."""
@@ -397,14 +394,14 @@ class Worker:
     def release(self) -> None:
         """Let go of all that is this process's, after the farewell: it may go on without a worker."""
         self.monitor.stop()
-        self.relay.stop()
+        tell((each.stop for each in self.helpers), self.complain)
         if self._renewal is not None:
             self._renewal.end(FAREWELL)
         self.heartbeat.end(FAREWELL)
         self._background.end(FAREWELL)
         self.monitor.join(FAREWELL)
         if threading.current_thread() is not threading.main_thread():  # else the process ends as a rule
-            self.relay.join(FAREWELL)
+            tell((each.join for each in self.helpers), self.complain, FAREWELL)
         self._ledger.disconnect()
         for used in (self._holdings, self._writer, self.loop, self._lease):
             used.close()

@@ -10,6 +10,11 @@ ALLOWED = {
     "holds": {"journal"},
     "notify": {"monitor_fence", "counts"},
     "once": {"running", "done"},
+    "outbox": {
+        # With an end the core's own scripts send what is tied to it, and store as these do.
+        *("tied", "tied_lately", "outbox_seq", "outbox_due", "outbox_wake"),
+        *("running", "done", "buried", "parked", "journal"),
+    },
     "proposals": {"blocks", "policy", "journal"},
     "telling": {"message"},
 }
@@ -18,6 +23,10 @@ OWN: dict[str, set[str]] = {
     "holds": {"paused"},
     "notify": {"notified"},
     "once": {"effect"},
+    "outbox": {
+        *("lane", "outbox_lanes", "outbox_blocked", "outbox_failed"),
+        *("outbox_mover", "outbox_moved"),
+    },
     "proposals": {"published"},
     "telling": set(),
 }

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.outbox import OutboxDesk
 from tests import PATIENCE
 from tests.apps.events import Watcher
 from tests.apps.handlers import SIGNALS, heard

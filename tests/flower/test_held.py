@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from celery_poison.extensions.holds.pauses import Pauses, Scope
+from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve

@@ -11,12 +11,15 @@ from celery import Celery
 from kombu import Connection, Exchange, Queue
 
 from celery_poison import guarded, install
-from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
+from celery_poison.broker.capture import Outgoing, captured_by
+from celery_poison.extensions.outbox import outbox_of
+from celery_poison.extensions.outbox.database import Mover
+from celery_poison.extensions.outbox.lanes import FAILED, Lane, LaneRecord, Lanes
+from celery_poison.extensions.outbox.packing import unpack
+from celery_poison.extensions.outbox.relay import MOVER_BOUND, Rounds
+from celery_poison.extensions.outbox.storing import Outbox
+from celery_poison.ledger.connection import bound
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.capture import Outgoing, captured_by
-from celery_poison.producer.database import Mover
-from celery_poison.producer.outbox import bounded_ledger
-from celery_poison.producer.relay import MOVER_BOUND, Rounds
 from celery_poison.reports import Report
 
 #: Nobody listens there.
@@ -65,6 +68,7 @@ class Shop:
         self.app = build_app(broker_url, ledger_url, **settings)
         self.plugin = plugin_of(self.app)
         self.ledger = self.plugin.open_ledger()
+        self.outbox = Lanes(self.ledger)
         #: What was told to whoever makes error transactions.
         self.reports: list[Report] = []
         self.hear(self._told)
@@ -86,6 +90,13 @@ class Shop:
         self.reports.append(report)
         return []
 
+    @property
+    def storing(self) -> Outbox:
+        """What its callers see."""
+        outbox = outbox_of(self.plugin)
+        assert outbox is not None
+        return outbox
+
     def task(self, name: str) -> Any:
         return self.app.tasks[f"shop.{name}"]
 
@@ -100,7 +111,8 @@ class Shop:
 
     def mover(self) -> Mover:
         """One who moves rows of the user's database."""
-        ledger = bounded_ledger(self.plugin.open_ledger, MOVER_BOUND)
+        ledger = self.plugin.open_ledger()
+        bound(ledger.client, MOVER_BOUND)
         return Mover(ledger, str(self.plugin.settings.outbox_database))
 
     def move(self) -> None:
@@ -123,13 +135,13 @@ class Shop:
 
     def waiting(self, lane: str | Lane = "celery") -> list[int]:
         """First argument of every message that waits in a lane, in order."""
-        return [_order(Outgoing.unpack(packed)) for _, packed in self.ledger.outbox.messages(str(lane))]
+        return [_order(unpack(packed)) for _, packed in self.outbox.messages(str(lane))]
 
     def failed(self) -> list[int]:
-        return [_order(Outgoing.unpack(packed)) for _, packed in self.ledger.outbox.messages(FAILED)]
+        return [_order(unpack(packed)) for _, packed in self.outbox.messages(FAILED)]
 
     def lanes(self) -> dict[str, LaneRecord]:
-        return {str(Lane(each.queue, each.task, each.tied)): each for each in self.ledger.outbox.lanes()}
+        return {str(Lane(each.queue, each.task, each.tied)): each for each in self.outbox.all()}
 
     def events(self) -> list[str]:
         """Names of what was journalled."""
@@ -151,7 +163,7 @@ class tied:
     """What is published in here is stored as tied to the success of a task."""
 
     def __init__(self, shop: Shop) -> None:
-        self._store = lambda outgoing: shop.plugin.outbox.store(outgoing.as_tied())
+        self._store = lambda outgoing: shop.storing.store(outgoing.as_tied())
 
     def __enter__(self) -> None:
         self._token = captured_by.set(self._store)

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from celery import Celery
 
+from celery_poison.extensions.outbox.database import Row, open_rows
 from celery_poison.outbox import outbox_table, publishing_in
-from celery_poison.producer.database import Row, open_rows
 from tests.django_once import configured
 
 #: Django's name of the database.

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from celery_poison.broker.capture import Outgoing, captured
 from celery_poison.extensions.error_transactions.transactions import for_failed_send
-from celery_poison.producer.capture import Outgoing, captured
+from celery_poison.extensions.outbox.packing import lane_of, pack
 from celery_poison.rules.blocks import Kind
 from tests import sampled
 from tests.producer.kit import Shop
@@ -52,7 +53,7 @@ def test_TP1_3_row_1_of_a_synchronous_send_its_destination_cause_and_message_are
 
     with captured(take):
         shop.task("pack").delay(7)
-    shop.ledger.outbox.add(str(taken[0].lane), [taken[0].pack()])
+    shop.outbox.add(str(lane_of(taken[0])), [pack(taken[0])])
     shop.relay()
     (report,) = shop.queued("alarms")
     assert (report["queue"], report["task"], report["cause"]) == ("celery", "shop.pack", "task_blocked")
@@ -76,7 +77,7 @@ def test_TP1_3_an_error_transaction_that_cannot_be_sent_starts_none(new_shop: Ca
     )
     shop.task("pack").delay(7)
     shop.relay()
-    shop.ledger.outbox.resend()
+    shop.outbox.resend()
     shop.relay()
     assert sum(each.waiting for each in shop.lanes().values()) == 2, "the message, and one report of it"
 

@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
+from celery_poison.extensions.outbox import relay
 from celery_poison.headers import PARK
-from celery_poison.producer import relay
 from tests.failover.forked import DIED, Forked
 from tests.producer.kit import Shop
 

@@ -11,10 +11,11 @@ from celery import Task, chain, chord, group
 from kombu import Exchange, Queue
 
 from celery_poison import Quarantine, signals
+from celery_poison.broker.capture import Outgoing, captured, exempt
 from celery_poison.errors import QueueFull
 from celery_poison.extensions.limits import limits
 from celery_poison.extensions.limits.limits import Limits, limits_of
-from celery_poison.producer.capture import Outgoing, captured, exempt
+from celery_poison.extensions.outbox.packing import lane_of, pack
 from celery_poison.quarantine.survey import overview
 from celery_poison.testing import wait_until
 from tests import sampled
@@ -213,7 +214,7 @@ def test_MSG_4_what_a_full_queue_does_not_take_stays_in_the_outbox_and_blocks_no
     assert (shop.lanes()["celery"].cause, shop.lanes()["celery"].blocked) == ("resources", None)
     assert [report.reason for report in shop.reports] == ["queue 'celery' holds 2 messages, its limit is 2"]
     assert shop.queued() == [1, 2]
-    shop.ledger.outbox.resend()
+    shop.outbox.resend()
     shop.relay()
     assert (shop.queued(), shop.waiting()) == ([3, 4], [5])
 
@@ -266,7 +267,7 @@ def test_MSG_3_what_is_tied_to_the_success_of_a_task_is_sent_whatever_waits(
     taken: list[Outgoing] = []
     with captured(lambda message: not taken.append(message.as_tied())):
         shop.charge(1, 2)
-    shop.ledger.outbox.add(str(taken[0].lane), [message.pack() for message in taken])
+    shop.outbox.add(str(lane_of(taken[0])), [*map(pack, taken)])
     shop.relay()
     assert shop.queued() == [1, 2]
 

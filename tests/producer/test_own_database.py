@@ -17,12 +17,13 @@ import pytest
 from celery._state import _task_stack
 from celery.exceptions import Retry
 
+from celery_poison.basics.parts import Panel
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.extensions.outbox import database
+from celery_poison.extensions.outbox.database import Waiting, open_rows
 from celery_poison.flower.acts import held
 from celery_poison.metrics.families import FAMILIES
 from celery_poison.outbox import outbox_table, publishing_in
-from celery_poison.producer import database
-from celery_poison.producer.database import Waiting, open_rows
 from celery_poison.quarantine.survey import overview
 from tests.cli.conftest import Console
 from tests.failover.forked import DIED, Forked
@@ -92,7 +93,7 @@ def test_TP1_1_of_many_commits_only_the_first_waits_for_a_ledger_that_does_not_a
         asked.append(1)
         raise LedgerUnavailable("away")
 
-    monkeypatch.setattr(shop.plugin.outbox.ledger.outbox, "tell_rows", away)
+    monkeypatch.setattr(shop.storing.lanes, "tell_rows", away)
     for number in range(3):
         _place(shop, orders, number)
     assert len(asked) <= 1 and len(rows(orders)) == 3, "a commit of a connection tells nobody"
@@ -163,13 +164,13 @@ def test_TP1_1_a_mover_that_stood_still_stores_nothing_that_another_has_moved(
     shop: Shop, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = shop.mover()
-    put = frozen._ledger.outbox.put_rows
+    put = frozen._lanes.put_rows
 
     def put_late(*args: Any) -> bool:
         _move_all(shop, orders)
         return put(*args)
 
-    monkeypatch.setattr(frozen._ledger.outbox, "put_rows", put_late)
+    monkeypatch.setattr(frozen._lanes, "put_rows", put_late)
     _place(shop, orders, 1, 2)
     frozen.once()
     assert shop.waiting() == [1, 2]
@@ -209,7 +210,7 @@ def test_the_rows_that_wait_are_in_the_metrics_and_in_flower_when_they_should_ha
     assert read["outbox_database_messages"](None, seen) == 2
     assert read["outbox_database_oldest_seconds"](None, late) > 59
     assert not held(seen) and [each.waiting for each in held(late)] == [2]
-    away = replace(late, outbox_database=Waiting(None, "no way there"))
+    away = replace(late, panels=[Panel("outbox_database", Waiting(None, "no way there"))])
     assert not held(away) and read["outbox_database_messages"](None, away) is None
 
 
@@ -268,7 +269,7 @@ def test_the_table_is_the_same_in_django_and_sqlalchemy_and_has_its_migration() 
 def test_a_command_of_celery_sets_django_up_before_it_counts_the_rows(tmp_path: Path) -> None:
     pytest.importorskip("django")
     code = (
-        "from django.conf import settings; from celery_poison.producer.database import waiting_rows;"
+        "from django.conf import settings; from celery_poison.extensions.outbox.database import waiting_rows;"
         "settings.configure(INSTALLED_APPS=['celery_poison.contrib.django'], DATABASES={'default':"
         f" {{'ENGINE': 'django.db.backends.sqlite3', 'NAME': '{tmp_path}/orders.db'}}}});"
         # A busy machine takes longer to set it up than anybody is kept waiting: the next one hears of it.
@@ -280,7 +281,7 @@ def test_a_command_of_celery_sets_django_up_before_it_counts_the_rows(tmp_path: 
 
 def test_neither_django_nor_sqlalchemy_is_imported_unless_it_is_used() -> None:
     code = (
-        "import sys, celery_poison.outbox, celery_poison.producer.relay, celery_poison.cli.status;"
+        "import sys, celery_poison.outbox, celery_poison.extensions.outbox.relay, celery_poison.cli.status;"
         "assert not {'django.db', 'sqlalchemy'} & {*sys.modules}"  # kombu looks for Django by itself
     )
     subprocess.run([sys.executable, "-c", code], check=True)

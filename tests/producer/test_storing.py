@@ -12,10 +12,10 @@ import pytest
 from celery import chain, group
 
 from celery_poison import errors
+from celery_poison.extensions.outbox.lanes import Copy, Failure
+from celery_poison.extensions.outbox.packing import unpack
 from celery_poison.headers import MARK, MID, OUTBOX, PARK, SENT
-from celery_poison.ledger.outbox import Copy, Failure
 from celery_poison.ledger.queries import Queries
-from celery_poison.producer.capture import Outgoing
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import wait_until
 from tests.harness.proxy import TcpProxy
@@ -71,25 +71,25 @@ def test_TP1_1_beside_another_redis_as_broker_the_message_is_noted_sent_and_forg
 
 def test_TP1_8_a_message_that_may_be_sent_twice_is_on_record_as_a_published_parking(shop: Shop) -> None:
     shop.charge(1)
-    lease, _ = shop.ledger.outbox.take(60_000, 10, trouble=False, notes=True)
+    lease, _ = shop.outbox.take(60_000, 10, trouble=False, notes=True)
     assert lease and [each.note for each in lease.messages] == [0]
     ((mid, parked, _),) = Queries(shop.ledger).parked()
     assert (parked.state, parked.start.task, parked.start.queue) == ("published", "shop.charge", "celery")
-    assert mid == Outgoing.unpack(lease.messages[0].packed).mid
-    shop.ledger.outbox.sent(lease, [Copy(lease.messages[0].seq, mid)])
+    assert mid == unpack(lease.messages[0].packed).mid
+    shop.outbox.sent(lease, [Copy(lease.messages[0].seq, mid)])
     assert not [*Queries(shop.ledger).parked()]
 
 
 def test_TP1_1_only_one_relay_has_a_lane_at_a_time_and_a_later_one_fences_it(shop: Shop) -> None:
     shop.charge(1, 2)
-    first, _ = shop.ledger.outbox.take(20, 1, trouble=False, notes=False)
+    first, _ = shop.outbox.take(20, 1, trouble=False, notes=False)
     second = None
     while second is None:  # the lease of the first is over
-        second, _ = shop.ledger.outbox.take(60_000, 1, trouble=False, notes=False)
+        second, _ = shop.outbox.take(60_000, 1, trouble=False, notes=False)
     assert first and second.fence > first.fence
-    assert shop.ledger.outbox.take(60_000, 1, trouble=False, notes=False)[0] is None
-    assert not shop.ledger.outbox.sent(first, [Copy(first.messages[0].seq, "", "celery", "x")])
-    assert shop.ledger.outbox.failed(first, Failure(verdict="failed", wait_ms=0, seq=1)) is None
+    assert shop.outbox.take(60_000, 1, trouble=False, notes=False)[0] is None
+    assert not shop.outbox.sent(first, [Copy(first.messages[0].seq, "", "celery", "x")])
+    assert shop.outbox.failed(first, Failure(verdict="failed", wait_ms=0, seq=1)) is None
     assert shop.waiting() == [1, 2] and shop.queued() == []
 
 
@@ -208,7 +208,7 @@ def test_with_fail_open_false_the_caller_is_told_and_nothing_is_sent(redis_url: 
 def test_TP1_6_no_message_is_marked_for_a_look_up_where_broker_and_ledger_are_one(shop: Shop) -> None:
     """Those of a relay's first batch were, and the next ones overtook them."""
     shop.charge(*range(3))
-    shop.ledger.outbox.take(0, 100, trouble=False, notes=True)  # of a relay that died before it sent them
+    shop.outbox.take(0, 100, trouble=False, notes=True)  # of a relay that died before it sent them
     shop.relay()
     sent = [json.loads(raw)["headers"] for raw in shop.ledger.client.lrange("celery", 0, -1)]
     assert len(sent) == 3 and not any({MARK, PARK} & headers.keys() for headers in sent)

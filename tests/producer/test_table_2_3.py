@@ -12,9 +12,9 @@ import redis
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
-from celery_poison.producer import handover
-from celery_poison.producer.causes import Blocks, Cause, cause_of
-from celery_poison.producer.outbox import OutboxDesk
+from celery_poison.extensions.outbox import handover
+from celery_poison.extensions.outbox.causes import Blocks, Cause, cause_of
+from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import wait_until
 from tests.harness.proxy import TcpProxy
@@ -136,7 +136,7 @@ def test_TP1_1_row_3_a_broker_that_is_away_is_tried_again_then_told_once_and_wai
     assert shop.reports[0].unsent[0].queue == "celery"
     assert shop.waiting() == [1, 2, 3]
     assert shop.events() == ["send_failed"]
-    shop.ledger.outbox.resend("celery")
+    shop.outbox.resend("celery")
     shop.relay()
     assert len(shop.reports) == 1, "it is told once, however often it fails"
 
@@ -181,7 +181,7 @@ def test_TP1_6_row_3_during_the_wait_nothing_is_sent_and_new_messages_queue_behi
     shop.relay()
     assert shop.queued() == [], "the broker is back, and the interval is not over"
     assert shop.waiting() == [1, 2, 3]
-    shop.ledger.outbox.resend("celery")
+    shop.outbox.resend("celery")
     shop.relay()
     assert shop.queued() == [1, 2, 3]
 
@@ -207,7 +207,7 @@ def test_TP1_3_row_4_a_message_that_is_not_confirmed_may_have_arrived_and_says_s
         proxy.heal()
         arrived = shop.queued()
         wait_until(lambda: arrived.extend(shop.queued()) or 1 in arrived, what="the first copy is there")
-        shop.ledger.outbox.resend("celery")
+        shop.outbox.resend("celery")
         shop.relay()
         assert [*arrived, *shop.queued()] == [0, 1, 1], "the receiver tells the second copy by its note"
     remembered: Any = shop.ledger.client.hvals(shop.ledger.keys.parked)
@@ -231,7 +231,7 @@ def test_TP1_3_row_4_a_redis_that_does_not_answer_may_have_the_message_and_says_
         shop.relay()
         assert [(each.cause, each.uncertain) for each in shop.reports] == [(Cause.TRANSPORT, True)]
         proxy.heal()
-        shop.ledger.outbox.resend("celery")
+        shop.outbox.resend("celery")
         shop.relay()
         assert {*shop.queued()} == {0, 1} and shop.waiting() == []
 

@@ -10,9 +10,9 @@ import redis
 from kombu import Connection, Exchange, Queue
 
 from celery_poison import signals
-from celery_poison.ledger.outbox import Lane
-from celery_poison.producer.causes import Cause
-from celery_poison.producer.outbox import OutboxDesk
+from celery_poison.extensions.outbox.causes import Cause
+from celery_poison.extensions.outbox.desk import OutboxDesk
+from celery_poison.extensions.outbox.lanes import Lane
 from celery_poison.rules.blocks import Kind
 from celery_poison.testing import RedisServer
 from tests import sampled
@@ -42,7 +42,7 @@ def test_TP1_4_rows_5_and_6_too_few_replicas_or_no_memory_are_tried_again_and_on
     assert len(shop.reports) == 1, "it is told once, however often it fails"
     assert (shop.lanes()["celery"].cause, shop.lanes()["celery"].blocked) == ("resources", None)
     broker.config_set("maxmemory", 0)
-    shop.ledger.outbox.resend()
+    shop.outbox.resend()
     shop.relay()
     assert shop.queued() == [1]
     broker.close()
@@ -66,7 +66,7 @@ def test_TP1_4_row_6_a_full_queue_is_tried_again_and_never_blocked_and_holds_up_
     assert shop.lanes()["celery"].blocked is None
     assert shop.queued("mail") == [5]
     arrived = shop.queued()
-    shop.ledger.outbox.resend()
+    shop.outbox.resend()
     shop.relay()
     arrived += shop.queued()
     assert arrived == [1, 2, 3, 4] and shop.waiting() == [], "what was taken of a batch is not sent again"
@@ -160,7 +160,7 @@ def test_TP1_7_row_10_one_bad_message_of_a_batch_blocks_its_task_only(shop: Shop
 @MORE_BROKERS
 def test_TP1_7_row_10_what_cannot_be_read_blocks_no_other_task(shop: Shop) -> None:
     shop.charge(1)
-    shop.ledger.outbox.add("celery", [b"shop.pack\tid\tmid\tnot JSON\nbody"])
+    shop.outbox.add("celery", [b"shop.pack\tid\tmid\tnot JSON\nbody"])
     shop.charge(3)
     shop.relay()
     assert shop.queued() == [1, 3]

@@ -10,9 +10,9 @@ import pytest
 from celery import chord
 
 from celery_poison.broker.publish import depth
+from celery_poison.extensions.outbox import relay
+from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.plugin import plugin_of
-from celery_poison.producer import relay
-from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.rules.blocks import Kind
 from celery_poison.testing.servers import wait_until
 from tests import PATIENCE, sampled
@@ -104,7 +104,7 @@ def test_TP1_8_of_two_copies_from_a_relay_that_died_before_it_noted_the_first_on
     for is_noted in (False, True):
         rounds = relay.Rounds(plugin, trouble=False, in_trouble=lambda: None)
         if not is_noted:
-            monkeypatch.setattr(rounds._ledger.outbox, "sent", lambda lease, copies: False)
+            monkeypatch.setattr(rounds._lanes, "sent", lambda lease, copies: False)
         wait_until(lambda: rounds.once() == 0.0, what="it is taken")  # noqa: B023 - done before the next
         rounds.close()
     assert not _desk(crew).lanes()

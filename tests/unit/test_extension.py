@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +14,16 @@ from celery import Celery
 from celery_poison import extension, extensions
 from celery_poison.basics.calling import gather
 from celery_poison.basics.parts import Round
+from celery_poison.errors import ConfigurationError
 from celery_poison.extension import Extension, Extensions
 from celery_poison.ledger import Ledger
+from celery_poison.outbox import publishing_in
 from celery_poison.plugin import install
+from celery_poison.worker import child
 from tests.docs.pages import PACKAGE, ROOT, rows, section, text, words
 
 #: Modules of the root that stand for one of an extension.
-HANDED_ON = ("marks",)
+HANDED_ON = ("marks", "outbox")
 
 
 def _host() -> Any:
@@ -80,6 +84,19 @@ def test_the_extensions_are_loaded_in_their_order_each_once_for_an_app() -> None
 def test_an_installation_without_extensions_has_no_hook_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extension, "EXTENSIONS", "celery_poison.left_out")
     assert _host().extensions.all == ()
+
+
+def test_TP1_9_without_the_outbox_a_task_that_ties_what_it_publishes_hears_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = _host()
+    host.extensions = Extensions([Idle(host)])
+    monkeypatch.setattr(child, "_run_of", lambda task: SimpleNamespace(tied=None))
+    task: Any = SimpleNamespace(app=host.app)
+    with pytest.raises(ConfigurationError, match="extension outbox"):
+        child.tying(task)
+    with pytest.raises(ConfigurationError, match="extension outbox"), publishing_in(object(), host.app):
+        pass
 
 
 def test_the_rule_of_imports_names_every_module_of_the_root() -> None:

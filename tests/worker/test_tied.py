@@ -12,13 +12,14 @@ from celery import Celery
 
 from celery_poison import install
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.extensions.outbox.lanes import Lanes
+from celery_poison.extensions.outbox.tied import SEND, Tied
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import script
 from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.upstream.requests import StaleCompletion
-from celery_poison.worker.effects import Tied
 
 MID = "m1"
 START = Start.of("boot.1", "node/boot", "id1", "t", queue="q", at_ms=1, deliveries=1)
@@ -46,7 +47,7 @@ def _left(ledger: Ledger) -> list[tuple[bytes, str]]:
 
 def _ends(ledger: Ledger) -> None:
     """What its own process sends with its end, in one step."""
-    wanted = script("send_tied")
+    wanted = script(SEND)
     keys = wanted.keys_of({**vars(ledger.keys), "tied": ledger.keys.tied(START.token)})
     words = wanted.values_of({"mid": MID, "token": START.token, "lanes": ledger.keys.lane("")})
     ledger.client.hset(ledger.keys.done, START.token, "D")
@@ -58,7 +59,7 @@ ALL = [(b"one", "a"), (b"two", "b"), (b"\x00three", "a")]
 
 def test_TP1_9_what_is_tied_leaves_with_its_end_in_order_and_once(ledger: Ledger) -> None:
     _runs(ledger)
-    ledger.outbox.tie(MID, START, ROWS)
+    Lanes(ledger).tie(MID, START, ROWS)
     assert not _left(ledger)
     for _ in range(2):
         _ends(ledger)
@@ -74,7 +75,7 @@ def test_EMS_11_a_stale_attempt_is_refused_and_nothing_of_it_leaves(ledger: Ledg
     else:
         ledger.client.hset(ledger.keys.done, START.token, "I")
     with pytest.raises(StaleDelivery):
-        ledger.outbox.tie(MID, START, ROWS)
+        Lanes(ledger).tie(MID, START, ROWS)
     _ends(ledger)
     assert not _left(ledger)
 
@@ -82,13 +83,13 @@ def test_EMS_11_a_stale_attempt_is_refused_and_nothing_of_it_leaves(ledger: Ledg
 def test_EMS_11_what_was_reclaimed_under_a_new_name_is_its_workers_again(ledger: Ledger) -> None:
     ledger.client.zadd(ledger.keys.buried, {START.worker: 1})
     _runs(ledger, START._replace(worker="node/bootr1"))
-    ledger.outbox.tie(MID, START, ROWS)
+    Lanes(ledger).tie(MID, START, ROWS)
     _ends(ledger)
     assert len(_left(ledger)) == 3
 
 
 def test_TP1_9_a_start_that_arrives_later_by_its_own_connection_is_no_stale_one(ledger: Ledger) -> None:
-    ledger.outbox.tie(MID, START, ROWS)
+    Lanes(ledger).tie(MID, START, ROWS)
     _ends(ledger)
     assert len(_left(ledger)) == 3
 
@@ -96,7 +97,7 @@ def test_TP1_9_a_start_that_arrives_later_by_its_own_connection_is_no_stale_one(
 @pytest.mark.parametrize("what", ["interrupt", "crash"])
 def test_TP1_9_of_an_attempt_that_came_to_grief_nothing_leaves(ledger: Ledger, what: str) -> None:
     _runs(ledger)
-    ledger.outbox.tie(MID, START, ROWS)
+    Lanes(ledger).tie(MID, START, ROWS)
     if what == "interrupt":
         ledger.messages.interrupt(MID, START, cause="shutdown")
     else:
@@ -108,14 +109,14 @@ def test_TP1_9_of_an_attempt_that_came_to_grief_nothing_leaves(ledger: Ledger, w
 
 def test_TP1_9_where_the_end_was_lost_on_the_way_the_acknowledgement_lets_it_leave(ledger: Ledger) -> None:
     _runs(ledger)
-    ledger.outbox.tie(MID, START, ROWS)
+    Lanes(ledger).tie(MID, START, ROWS)
     ledger.messages.clean_up([(MID, START.token)])
     assert _left(ledger) == ALL
 
 
 def test_TP1_9_of_a_dead_worker_whose_result_is_stored_it_leaves(ledger: Ledger) -> None:
     _runs(ledger)
-    ledger.outbox.tie(MID, START, ROWS)
+    Lanes(ledger).tie(MID, START, ROWS)
     ledger.client.set(ledger.keys.monitor_fence, 1)
     ledger.messages.finish(MID, START, fence=1)
     assert _left(ledger) == ALL
@@ -127,9 +128,9 @@ class Away:
     keys = Keys("tied")
 
     def __init__(self, error: Exception) -> None:
-        self._error, self.outbox = error, self
+        self._error, self.scripts = error, self
 
-    def tie(self, *args: Any) -> None:
+    def call(self, *args: Any, **words: Any) -> None:
         raise self._error
 
 
@@ -153,19 +154,19 @@ def _sent(app: Celery) -> list[Any]:
 def test_EMS_11_the_task_hears_that_its_attempt_is_stale_and_nothing_leaves() -> None:
     tied, app = _tied(StaleDelivery("a newer start"))
     with pytest.raises(StaleCompletion):
-        tied.tie()
+        tied.keep()
     assert not tied and tied.at_the_end(succeeded=True) == b"" and not _sent(app)
 
 
 def test_TP1_9_while_redis_is_away_it_leaves_as_soon_as_the_body_has_returned() -> None:
     tied, app = _tied(LedgerUnavailable("away"))
     assert not _sent(app), "held back meanwhile"
-    tied.tie()
+    tied.keep()
     assert _sent(app) == [["hello"]] and tied.at_the_end(succeeded=True) == b""
 
 
 def test_TP1_9_with_fail_open_off_the_task_fails_and_nothing_leaves() -> None:
     tied, app = _tied(LedgerUnavailable("away"), fail_open=False)
     with pytest.raises(LedgerUnavailable):
-        tied.tie()
+        tied.keep()
     assert not _sent(app)

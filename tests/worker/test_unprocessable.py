@@ -300,7 +300,7 @@ def test_NEW_9_a_number_of_an_outbox_that_there_is_not_blocks_nothing(crew: Crew
         crew.await_that(lambda: len(crew.quarantine.list()) == 6, "kept")
     assert not crew.events("send_failed", "queue_blocked")
     seen = overview(crew.app)
-    assert seen.outbox == [] and not any("blocked" in told for told in seen.verdict)
+    assert seen.panel("outbox") == [] and not any("blocked" in told for told in seen.verdict)
 
 
 @pytest.mark.parametrize("name", ["fleet.told", "fleet.healthy"])

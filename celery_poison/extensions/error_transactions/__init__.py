@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 
 from celery_poison import causes
 from celery_poison.basics.parts import Round
+from celery_poison.broker.capture import Outgoing
 from celery_poison.decide import End, Run
 from celery_poison.extension import Around, Extension, Stored
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
-from celery_poison.producer.capture import Outgoing
 from celery_poison.reports import Kind, Report
 
 if TYPE_CHECKING:

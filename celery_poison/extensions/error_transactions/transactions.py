@@ -20,13 +20,13 @@ from celery import Celery
 from celery.canvas import Signature
 from celery.utils.log import get_logger
 
+from celery_poison.broker.capture import Outgoing, captured
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.owed import attempt_rows, cross_off, forget_attempt, owe, owed_reports
 from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.producer.capture import Outgoing, captured
 from celery_poison.quarantine.stored_message import original, stored_message
 from celery_poison.reports import ROOT, Kind, Report, ReportedMessage
 

@@ -13,11 +13,11 @@ from kombu.transport import redis as kombu_redis
 
 from celery_poison import causes
 from celery_poison.basics.text import count_of
+from celery_poison.broker.publish import is_one_database
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.scripts import Code
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.handover import is_one_database
 from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.room import ACTOR
 from celery_poison.quarantine.stored_message import identity_of, original, stored_fields
@@ -42,7 +42,7 @@ class Discarder:
 
         Fewer where workers were faster, or the ledger is away: nothing goes that is not on record.
         """
-        ledger, channel = self._plugin.outbox.ledger, connection.default_channel
+        ledger, channel = self._plugin.quick_ledger, connection.default_channel
         done = 0
         try:
             if isinstance(channel, kombu_redis.Channel):

@@ -24,10 +24,10 @@ from celery.canvas import _chain, _chord, group, maybe_signature
 from celery.utils.log import get_logger
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
+from celery_poison.broker.capture import captured_by, exempt, is_exempt, is_exempt_here
 from celery_poison.broker.publish import depth
 from celery_poison.errors import ConfigurationError, QueueFull
 from celery_poison.extension import Extension
-from celery_poison.producer.capture import captured_by, exempt, is_exempt, is_exempt_here
 from celery_poison.rules.limits import Limit, are_set, limit_of
 from celery_poison.settings import Settings
 from celery_poison.upstream import hooks
@@ -165,11 +165,7 @@ class Limits(Extension):
     def _filling(self) -> Callable[[str, int, int], None]:
         from celery_poison.quarantine.room import Filling
 
-        return Filling(lambda: self.host.outbox.ledger)
-
-    def stores_first(self, task: str, asked: bool | None) -> bool:
-        """Whether messages of a task go to the outbox, which knows limits by itself."""
-        return bool(self.host.outbox.takes(task, asked))
+        return Filling(lambda: self.host.quick_ledger)
 
     def _took(self, wanted: Mapping[str, int]) -> bool:
         """Take the room for so many messages, if what was counted lately is enough for all of them."""
@@ -288,8 +284,8 @@ def _first_ones(signatures: Iterable[Any], app: Celery) -> Iterator[Any]:
 
 def _queues(limits: Limits, app: Celery, signature: Any, options: Mapping[str, Any]) -> Iterable[str]:
     given = {**signature.options, **options}
-    if limits.stores_first(signature.task, given.get("outbox")):
-        return []
+    if limits.host.taker(signature.task, given.get("outbox")) is not None:
+        return []  # the outbox knows limits by itself
     task = app._tasks.get(signature.task)
     given = {**(task._get_exec_options() if task else {}), **given}
     address = {name: given[name] for name in _ADDRESS if given.get(name) is not None}

@@ -14,6 +14,7 @@ from celery import states
 from celery.app.task import Task
 from celery.utils.log import get_logger
 
+from celery_poison.basics.parts import Tie
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.extensions.once.claims import KEEP, Claims, words_of_keep
 from celery_poison.ledger import Ledger
@@ -22,7 +23,6 @@ from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.upstream.requests import WaitsForKey
-from celery_poison.worker.effects import Tied
 
 logger = get_logger("celery_poison")
 
@@ -41,7 +41,7 @@ def once_per_key(
     start: Start,
     call: Callable[[], Any],
     arguments: tuple[Any, Mapping[str, Any]],
-    kept_with_end: Callable[[], Tied | None] = lambda: None,
+    kept_with_end: Callable[[], Tie | None] = lambda: None,
 ) -> tuple[Any, str]:
     """Return what ``call`` does, or did for the first message with the same key; and then the id of that.
 

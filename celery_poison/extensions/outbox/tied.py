@@ -11,21 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from celery.app.task import Task
 from celery.utils.log import get_logger
 
+from celery_poison.broker.capture import Outgoing, captured, reported
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
+from celery_poison.extensions.outbox.lanes import Lanes
+from celery_poison.extensions.outbox.packing import row_of
 from celery_poison.headers import MARK
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.writer import command
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.capture import Outgoing, captured, reported
 from celery_poison.upstream import hooks
 from celery_poison.upstream.requests import StaleCompletion
 from celery_poison.worker.recorder import Recorder, Ticket
+
+#: The script that lets leave what is tied to a start.
+SEND: Final = f"{__package__}:send_tied"
 
 logger = get_logger("celery_poison")
 
@@ -67,16 +72,16 @@ class Tied:
             self.recorder.note_unsent(self.ticket, reported(outgoing))
         return True
 
-    def tie(self) -> None:
+    def keep(self) -> None:
         """Keep what was published, now that the body has returned.
 
         Raises:
             StaleCompletion: the message has a new owner (EMS-11).
             LedgerUnavailable: with ``poison_fail_open=False``: the task fails, and nothing leaves.
         """
-        rows = [(str(message.lane), message.pack()) for message in self._messages]
+        rows = [row_of(message) for message in self._messages]
         try:
-            self.ledger.outbox.tie(self.ticket.mid, self.start, rows)
+            Lanes(self.ledger).tie(self.ticket.mid, self.start, rows)
         except StaleDelivery as error:
             self._messages.clear()
             raise StaleCompletion(str(error)) from None
@@ -89,7 +94,7 @@ class Tied:
             self._is_kept = True
             known = {"tied": self.ledger.keys.tied(self.start.token)}
             words = {"mid": self.ticket.mid, "token": self.start.token, "lanes": self.ledger.keys.lane("")}
-            self._commands = self.recorder.script_with_end("send_tied", known, words)
+            self._commands = self.recorder.script_with_end(SEND, known, words)
 
     def add_to_success(self, script: str, known: Mapping[str, str], words: Mapping[str, Any]) -> None:
         """Run a script in the same step, with keys and arguments by their names."""

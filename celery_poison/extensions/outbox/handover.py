@@ -15,15 +15,15 @@ from kombu.common import maybe_declare
 from kombu.exceptions import InconsistencyError
 from kombu.transport import redis as kombu_redis
 from kombu.utils import json as kombu_json
-from redis import Redis, RedisError
+from redis import Redis
 
-from celery_poison.broker.publish import bounded_options
+from celery_poison.broker.capture import Outgoing
+from celery_poison.broker.publish import bounded_options, is_one_database
 from celery_poison.errors import QueueFull
 from celery_poison.extension import Extensions
+from celery_poison.extensions.outbox.causes import Cause, NotSent, cause_of
+from celery_poison.extensions.outbox.lanes import Copy
 from celery_poison.headers import MARK, OUTBOX, PARK
-from celery_poison.ledger.outbox import Copy
-from celery_poison.producer.capture import Outgoing
-from celery_poison.producer.causes import Cause, NotSent, cause_of
 
 logger = get_logger("celery_poison")
 
@@ -250,22 +250,6 @@ def _parts(seq: int, note: int, message: Outgoing, *, only_copy: bool) -> dict[s
 def _forgotten(seq: int, note: int, message: Outgoing) -> Copy:
     # Of the only copy that there is, nothing need be remembered.
     return Copy(seq, "" if note else message.mid)
-
-
-def is_one_database(channel: Any, ledger: Redis) -> bool:
-    """Whether the queues of a channel are in the ledger's Redis database."""
-    if not isinstance(channel, kombu_redis.Channel):
-        return False
-    broker = Redis(connection_pool=channel.pool)
-    try:
-        return _identity(broker) == _identity(ledger)
-    except (RedisError, OSError, KeyError):  # it may not be asked
-        return False
-
-
-def _identity(client: Redis) -> tuple[str, int]:
-    info: Any = client.info("server")
-    return str(info["run_id"]), int(client.connection_pool.connection_kwargs.get("db") or 0)
 
 
 def _said(error: BaseException) -> str:

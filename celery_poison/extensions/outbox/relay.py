@@ -10,14 +10,17 @@ from celery.utils.log import get_logger
 
 from celery_poison import signals
 from celery_poison.basics.forking import no_fork
+from celery_poison.broker.capture import Outgoing
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.extensions.outbox.causes import Cause, NotSent
+from celery_poison.extensions.outbox.database import Mover
+from celery_poison.extensions.outbox.handover import Handover
+from celery_poison.extensions.outbox.lanes import Copy, Failure, Lanes, Lease, Taken
+from celery_poison.extensions.outbox.packing import unpack
+from celery_poison.extensions.outbox.storing import error_transactions, send_failed
 from celery_poison.ledger import Ledger, policies
-from celery_poison.ledger.outbox import Copy, Failure, Lease, Taken
-from celery_poison.producer.capture import Outgoing
-from celery_poison.producer.causes import Cause, NotSent
-from celery_poison.producer.database import Mover
-from celery_poison.producer.handover import Handover
-from celery_poison.producer.outbox import Host, bounded_ledger, error_transactions, send_failed
+from celery_poison.ledger.connection import bound
+from celery_poison.plugin import Plugin
 from celery_poison.reports import Report
 from celery_poison.rules.blocks import Kind, read_rules
 from celery_poison.upstream import hooks
@@ -54,7 +57,7 @@ class Relay:
         complain: is told of every error of the ledger.
     """
 
-    def __init__(self, plugin: Host, complain: Callable[[Exception], object] = lambda error: None) -> None:
+    def __init__(self, plugin: Plugin, complain: Callable[[Exception], object] = lambda error: None) -> None:
         self._plugin = plugin
         self._complain = complain
         self._stop = threading.Event()
@@ -101,7 +104,8 @@ class Relay:
 
     def _begin_moving(self) -> None:
         if database := self._plugin.settings.outbox_database:
-            ledger = bounded_ledger(self._plugin.open_ledger, MOVER_BOUND)
+            ledger = self._plugin.open_ledger()
+            bound(ledger.client, MOVER_BOUND)
             self._begin("poison-relay-rows", lambda: Mover(ledger, database))
 
     def _begin(self, name: str, make: Callable[[], Rounds | Mover]) -> None:
@@ -134,11 +138,12 @@ class Relay:
 class Rounds:
     """What one thread of a relay does."""
 
-    def __init__(self, plugin: Host, *, trouble: bool, in_trouble: Callable[[], object]) -> None:
+    def __init__(self, plugin: Plugin, *, trouble: bool, in_trouble: Callable[[], object]) -> None:
         self._plugin = plugin
         self._trouble = trouble
         self._in_trouble = in_trouble
         self._ledger: Ledger = plugin.open_ledger()
+        self._lanes = Lanes(self._ledger)
         self._handover = Handover(plugin.app, self._ledger.client, plugin.extensions)
         #: Task whose messages would not be run where they arrive, and wait here (row 7) -> until when.
         self._blocked: dict[str, float | None] = {}
@@ -154,7 +159,7 @@ class Rounds:
         """
         self._refresh_blocked()
         notes = not self._handover.is_atomic
-        lease, due = self._ledger.outbox.take(int(LEASE * 1000), MOST, trouble=self._trouble, notes=notes)
+        lease, due = self._lanes.take(int(LEASE * 1000), MOST, trouble=self._trouble, notes=notes)
         if lease is None:
             if time.monotonic() - self._sent_at > IDLE:
                 self._handover.rest()
@@ -173,7 +178,7 @@ class Rounds:
         rules, _ = read_rules(raw, now)
         blocked = {rule.name: rule.until for rule in rules.values() if rule.kind is Kind.TASK}
         for task in self._blocked.keys() - blocked.keys():
-            self._ledger.outbox.resend(task=task)
+            self._lanes.resend(task=task)
         self._blocked = blocked
 
     def _pause(self, due: float | None) -> float:
@@ -190,11 +195,11 @@ class Rounds:
         if self._trouble:
             stop.wait(seconds)
             return
-        if self._ledger.outbox.has_trouble():
+        if self._lanes.has_trouble():
             self._in_trouble()
         until = time.monotonic() + seconds
         while not stop.is_set() and (left := until - time.monotonic()) > 0:
-            if self._ledger.outbox.wait(min(TICK, left)):
+            if self._lanes.wait(min(TICK, left)):
                 return
 
     def close(self) -> None:
@@ -208,7 +213,7 @@ class Rounds:
         try:
             batch = self._readable(sendable)
             copies = self._handover.send(batch) if batch else []
-            is_mine = self._ledger.outbox.sent(lease, [*over, *copies])
+            is_mine = self._lanes.sent(lease, [*over, *copies])
         except NotSent as error:
             self._failed(lease, sendable, error)
             return
@@ -230,7 +235,7 @@ class Rounds:
         found: list[tuple[int, int, Outgoing]] = []
         for seq, note, packed in taken:
             try:
-                message = Outgoing.unpack(packed)
+                message = unpack(packed)
             except (ValueError, TypeError) as error:
                 refusal = NotSent(Cause.BAD_MESSAGE, f"not to be read: {error}", reached=False)
             else:
@@ -247,20 +252,20 @@ class Rounds:
 
     def _failed(self, lease: Lease, taken: Sequence[Taken], error: NotSent) -> None:
         if error.confirmed:  # the rest is taken again at once: nothing has failed yet
-            self._ledger.outbox.sent(lease, error.confirmed)
+            self._lanes.sent(lease, error.confirmed)
             return
         cause, settings, lane = error.cause, self._plugin.settings, lease.lane
         self._in_trouble()
         head, last, note = taken[0], taken[-1].seq, error.detail
         # What is wrong with one message, nobody knows of which: each is sent by itself (TP1-7).
         if len(taken) > 1 and cause in (Cause.BAD_MESSAGE, Cause.DEFINITION):
-            self._ledger.outbox.failed(lease, Failure(verdict="again", wait_ms=0, single=last))
+            self._lanes.failed(lease, Failure(verdict="again", wait_ms=0, single=last))
             return
         single = last if len(taken) > 1 and cause is not Cause.TASK_BLOCKED else 0
         if cause.row.retried and lease.tries < settings.outbox_retries:
             wait = int(settings.outbox_retry_interval * 1000)
             retry = Failure(verdict="retry", wait_ms=wait, seq=head.seq, single=single, cause=cause.value)
-            self._ledger.outbox.failed(lease, retry)
+            self._lanes.failed(lease, retry)
             return
         blocks = cause.blocks(lane.queue, settings.outbox_auto_block)
         is_told = lease.failed_seq == head.seq
@@ -276,13 +281,13 @@ class Rounds:
             note=note,
         )
         errors = error_transactions(self._plugin, report) if report else []
-        blocked = self._ledger.outbox.failed(lease, failure, errors)
+        blocked = self._lanes.failed(lease, failure, errors)
         if not is_told:
             self._say(lease, head, error, blocked=blocked)
 
     def _report(self, lease: Lease, head: Taken, error: NotSent, *, blocks: bool) -> Report | None:
         try:
-            message = Outgoing.unpack(head.packed)
+            message = unpack(head.packed)
         except (ValueError, TypeError):
             return None  # nobody can say what it was
         uncertain = error.cause.row.uncertain and error.reached

@@ -8,13 +8,14 @@ themselves, ``QUEUE\\t\\ttied`` those that were tied to the success of a task. E
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from celery_poison.errors import ConfigurationError, MessageNotFound
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Code, Part
+from celery_poison.ledger.scripts import Code
 from celery_poison.model import Record, Start
 
 #: Where a tied message lies that could not be sent.
@@ -22,7 +23,7 @@ FAILED = ""
 #: Rows that are read at once.
 _PAGE = 500
 #: Milliseconds for which messages tied to the success of a start are kept.
-_TIED_MS = 86_400_000
+TIED_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +128,19 @@ class LaneRecord(Record):
     blocked: dict[str, Any] | None
 
 
-class OutboxTransitions(Part):
-    """The ways of a message from its caller to the broker."""
+class Lanes:
+    """The ways of a message from its caller to the broker, in one ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._keys = ledger.keys
+
+    def _call(self, name: str, *keys: Mapping[str, str], **words: Any) -> list[Any]:
+        return self._ledger.scripts.call(f"{__package__}:{name}", *keys, **words)
 
     def add(self, lane: str, packed: Iterable[bytes]) -> int:
         """Store messages of one lane in their order; return the number of the last one."""
-        return int(self._scripts.call("outbox_add", name_of_lane=lane, rest=packed)[1])
+        return int(self._call("outbox_add", name_of_lane=lane, rest=packed)[1])
 
     def take(
         self, lease_ms: int, most: int, *, trouble: bool, notes: bool
@@ -144,9 +152,7 @@ class OutboxTransitions(Part):
             trouble: take of the lanes whose last sending failed, else of the others.
             notes: note each message first, so that a second copy of it is recognised.
         """
-        code, *rest = self._scripts.call(
-            "outbox_take", lease_ms=lease_ms, most=most, trouble=trouble, notes=notes
-        )
+        code, *rest = self._call("outbox_take", lease_ms=lease_ms, most=most, trouble=trouble, notes=notes)
         if code is not Code.OK:
             return None, None if rest[0] == b"" else int(rest[0]) / 1000
         lane, fence, tries, failed_seq, *rows = rest
@@ -161,7 +167,7 @@ class OutboxTransitions(Part):
             ConfigurationError: the list of a queue, which this was to put them into, is none.
         """
         lane = str(lease.lane)
-        code, *rest = self._scripts.call("outbox_sent", name_of_lane=lane, fence=lease.fence, rest=copies)
+        code, *rest = self._call("outbox_sent", name_of_lane=lane, fence=lease.fence, rest=copies)
         if code is Code.HELD:
             raise ConfigurationError(f"the key {rest[0].decode('utf-8', 'replace')!r} of Redis is not a list")
         return code is Code.OK
@@ -173,7 +179,7 @@ class OutboxTransitions(Part):
             errors: lane and message of each error transaction; stored in the same step.
         """
         words = {**asdict(failure), "fence": lease.fence}
-        code, *reply = self._scripts.call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
+        code, *reply = self._call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
         return bool(reply[0]) if code is Code.OK else None
 
     def refused(
@@ -190,13 +196,11 @@ class OutboxTransitions(Part):
     ) -> bool:
         """Note that a message was sent to a worker that knows no such task; return whether that blocks it."""
         words: dict[str, Any] = {"queue": queue, "task": task, "id": id, "mid": mid, "number": seq}
-        return bool(self._scripts.call("outbox_refused", rest=errors, **words, cause=cause, note=note)[1])
+        return bool(self._call("outbox_refused", rest=errors, **words, cause=cause, note=note)[1])
 
     def block(self, queue: str, task: str, *, actor: str, note: str) -> bool:
         """Send nothing more to a queue, or of one task to it; False if it was blocked already."""
-        return (
-            self._scripts.call("outbox_block", queue=queue, task=task, actor=actor, note=note)[0] is Code.OK
-        )
+        return self._call("outbox_block", queue=queue, task=task, actor=actor, note=note)[0] is Code.OK
 
     def unblock(self, queue: str, task: str, *, actor: str, note: str) -> int:
         """Send again, at once; return the number of lanes that waited for it.
@@ -204,18 +208,14 @@ class OutboxTransitions(Part):
         Raises:
             MessageNotFound: it is not blocked.
         """
-        reply = self._scripts.call(
-            "outbox_resend", queue=queue, task=task, unblock=True, actor=actor, note=note
-        )
+        reply = self._call("outbox_resend", queue=queue, task=task, unblock=True, actor=actor, note=note)
         if reply[0] is Code.DONE:
             raise MessageNotFound(f"sending to queue {queue}{task and f' of task {task}'} is not blocked")
         return int(reply[1])
 
     def resend(self, queue: str = "", task: str = "") -> int:
         """Try at once what waits and is not blocked; return the number of lanes."""
-        return int(
-            self._scripts.call("outbox_resend", queue=queue, task=task, unblock=0, actor="", note="")[1]
-        )
+        return int(self._call("outbox_resend", queue=queue, task=task, unblock=0, actor="", note="")[1])
 
     def drop(self, where: str, seq: int, *, to: str = "", actor: str, note: str) -> None:
         """Take a message out of the outbox; ``to`` is the lane at whose end it is put instead.
@@ -226,9 +226,9 @@ class OutboxTransitions(Part):
         Raises:
             MessageNotFound: it is not there any more.
         """
-        key = self._scripts.keys.lane(where) if where else self._scripts.keys.outbox_failed
+        key = self._keys.lane(where) if where else self._keys.outbox_failed
         words: dict[str, Any] = {"name_of_lane": where, "number": seq, "to": to}
-        self._scripts.call("outbox_drop", {"lane": key}, **words, actor=actor, note=note)
+        self._call("outbox_drop", {"lane": key}, **words, actor=actor, note=note)
 
     def tie(self, mid: str, start: Start, messages: Iterable[tuple[str, bytes]]) -> None:
         """Keep what a task has published, given as (lane, packed message), until its success is on record.
@@ -236,8 +236,8 @@ class OutboxTransitions(Part):
         Raises:
             StaleDelivery: its message has a new owner: nothing of it may leave (EMS-11).
         """
-        keys = {"tied": self._scripts.keys.tied(start.token)}
-        self._scripts.call("tie", keys, rest=messages, mid=mid, start=start, lasts_ms=_TIED_MS)
+        keys = {"tied": self._keys.tied(start.token)}
+        self._call("tie", keys, rest=messages, mid=mid, start=start, lasts_ms=TIED_MS)
 
     # --- rows of the user's own database ---------------------------------------------------------
 
@@ -251,43 +251,39 @@ class OutboxTransitions(Part):
         Returns:
             uids that are marked as moved, where the lease is new.
         """
-        code, *marked = self._scripts.call("outbox_lease_rows", mover=mover, lease_ms=lease_ms, rest=gone)
+        code, *marked = self._call("outbox_lease_rows", mover=mover, lease_ms=lease_ms, rest=gone)
         return [uid.decode() for uid in marked] if code is Code.OK else None
 
     def put_rows(self, mover: str, lease_ms: int, rows: Iterable[tuple[str, str, bytes]]) -> bool:
         """Store rows (uid, lane, message) in their order, each once; False if another process moves them."""
-        return self._scripts.call("outbox_put_rows", mover=mover, lease_ms=lease_ms, rest=rows)[0] is Code.OK
+        return self._call("outbox_put_rows", mover=mover, lease_ms=lease_ms, rest=rows)[0] is Code.OK
 
     def tell_rows(self) -> None:
         """Say that rows were committed."""
         with clear_errors("waking the outbox"):
-            pipe = self._scripts.client.pipeline()
-            pipe.lpush(self._scripts.keys.outbox_rows, "1")
-            pipe.ltrim(self._scripts.keys.outbox_rows, 0, 0)
+            pipe = self._ledger.client.pipeline()
+            pipe.lpush(self._keys.outbox_rows, "1")
+            pipe.ltrim(self._keys.outbox_rows, 0, 0)
             pipe.execute()
 
     def await_rows(self, seconds: float) -> None:
         """Return when rows were committed, at the latest after ``seconds``."""
         with clear_errors("waiting for the outbox"):
-            self._scripts.client.blpop([self._scripts.keys.outbox_rows], timeout=seconds)
-
-    def queue_filling(self, queue: str, note: str, quiet_ms: int) -> bool:
-        """Journal that a queue comes near its limit; False if that was done less than ``quiet_ms`` ago."""
-        return self._scripts.call("queue_filling", queue=queue, note=note, quiet_ms=quiet_ms)[0] is Code.OK
+            self._ledger.client.blpop([self._keys.outbox_rows], timeout=seconds)
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def lanes(self) -> list[LaneRecord]:
+    def all(self) -> list[LaneRecord]:
         """Return how every lane stands in which something waits, or that is blocked."""
         with clear_errors("reading the outbox"):
-            pipe = self._scripts.client.pipeline()
-            pipe.zrange(self._scripts.keys.outbox_due, 0, -1, withscores=True)
-            pipe.hgetall(self._scripts.keys.outbox_lanes)
-            pipe.hgetall(self._scripts.keys.outbox_blocked)
+            pipe = self._ledger.client.pipeline()
+            pipe.zrange(self._keys.outbox_due, 0, -1, withscores=True)
+            pipe.hgetall(self._keys.outbox_lanes)
+            pipe.hgetall(self._keys.outbox_blocked)
             pipe.time()
             due, states, blocked, (seconds, micros) = pipe.execute()
             for name, _ in due:
-                pipe.zcard(self._scripts.keys.lane(name.decode()))
+                pipe.zcard(self._keys.lane(name.decode()))
             counts = pipe.execute()
         reasons = {name.decode(): json.loads(text) for name, text in blocked.items()}
         ends = {name.decode(): at / 1000 - seconds - micros / 1e6 for name, at in due}
@@ -311,10 +307,10 @@ class OutboxTransitions(Part):
 
     def messages(self, where: str) -> Iterator[tuple[int, bytes]]:
         """Yield number and message of a lane, or of ``FAILED``, in their order."""
-        key, last = self._scripts.keys.lane(where) if where else self._scripts.keys.outbox_failed, "-inf"
+        key, last = self._keys.lane(where) if where else self._keys.outbox_failed, "-inf"
         while True:
             with clear_errors("reading the outbox"):
-                rows: Any = self._scripts.client.zrange(
+                rows: Any = self._ledger.client.zrange(
                     key, last, "+inf", byscore=True, offset=0, num=_PAGE, withscores=True
                 )
             yield from ((int(seq), packed) for packed, seq in rows)
@@ -325,9 +321,9 @@ class OutboxTransitions(Part):
     def has_trouble(self) -> bool:
         """Whether anything waits in a lane that a relay has looked at."""
         with clear_errors("reading the outbox"):
-            return bool(self._scripts.client.exists(self._scripts.keys.outbox_lanes))
+            return bool(self._ledger.client.exists(self._keys.outbox_lanes))
 
     def wait(self, seconds: float) -> bool:
         """Return whether a message is stored, within ``seconds``, that no relay looks at yet."""
         with clear_errors("waiting for the outbox"):
-            return bool(self._scripts.client.blpop([self._scripts.keys.outbox_wake], timeout=seconds))
+            return bool(self._ledger.client.blpop([self._keys.outbox_wake], timeout=seconds))

@@ -14,7 +14,7 @@ import redis
 from kombu.exceptions import ConnectionLimitExceeded, OperationalError
 
 from celery_poison.errors import PoisonError
-from celery_poison.ledger.outbox import Copy
+from celery_poison.extensions.outbox.lanes import Copy
 
 
 class Blocks(Enum):

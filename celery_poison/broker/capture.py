@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from celery import Celery
@@ -23,7 +23,6 @@ from kombu import Producer
 from kombu.utils import json as kombu_json
 
 from celery_poison.headers import MARK, mid_of
-from celery_poison.ledger.outbox import Lane
 from celery_poison.reports import ReportedMessage
 from celery_poison.upstream import hooks
 
@@ -64,33 +63,9 @@ class Outgoing:
             return self.routing_key
         return self.declare or f"{self.exchange}/{self.routing_key}"
 
-    @property
-    def lane(self) -> Lane:
-        return Lane(_word(self.queue), tied=self.tied)
-
     def as_tied(self) -> Outgoing:
         """Return the same message as one of those that leave with the success of a task."""
         return replace(self, tied=True)
-
-    def pack(self) -> bytes:
-        """Return it as the ledger keeps it: task, id and mid, the rest as JSON, a line break, the body."""
-        told = {name: getattr(self, name) for name in _TOLD}
-        head = "\t".join((_word(self.task), _word(self.id), _word(self.mid), kombu_json.dumps(told)))
-        return head.encode("utf-8", "surrogatepass") + b"\n" + self.body
-
-    @classmethod
-    def unpack(cls, packed: bytes) -> Outgoing:
-        """Undo :meth:`pack`.
-
-        Raises:
-            ValueError: it is no packed message.
-        """
-        head, _, body = packed.partition(b"\n")
-        task, id, mid, told = head.decode("utf-8", "surrogatepass").split("\t", 3)
-        found = read_json(told)
-        return cls(
-            task=task, id=id, mid=mid, body=body, **{name: found[name] for name in _TOLD if name in found}
-        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return what may be shown of it: everything but the body, which nobody here decodes."""
@@ -103,15 +78,6 @@ def reported(outgoing: Outgoing) -> ReportedMessage:
     return ReportedMessage.of(
         outgoing.headers, outgoing.body, outgoing.content_type, mid=outgoing.mid, queue=outgoing.queue
     )
-
-
-def _word(text: str) -> str:
-    """Return a name without what divides the parts of a packed message, and of a lane."""
-    return text.replace("\t", " ").replace("\n", " ")
-
-
-#: What is kept as JSON.
-_TOLD = tuple(each.name for each in fields(Outgoing) if each.name not in ("task", "id", "mid", "body"))
 
 
 #: What ``kombu_json.loads`` makes anew for each text.

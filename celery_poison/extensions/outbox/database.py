@@ -15,9 +15,11 @@ from celery import current_task
 from celery.utils.log import get_logger
 
 from celery_poison.basics.text import count_of, when
+from celery_poison.broker.capture import Outgoing
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.extensions.outbox.lanes import Lanes
+from celery_poison.extensions.outbox.packing import lane_of, pack, unpack
 from celery_poison.ledger import Ledger
-from celery_poison.producer.capture import Outgoing
 
 logger = get_logger("celery_poison")
 
@@ -109,7 +111,7 @@ class _Look(threading.Thread):
                 first = rows.first(1)
                 oldest = None
                 with suppress(ValueError, TypeError):  # nobody can read it
-                    oldest = Outgoing.unpack(first[0].packed).at if first else None
+                    oldest = unpack(first[0].packed).at if first else None
                 self.found = Waiting(rows.count(), oldest=oldest)
             finally:
                 rows.close()
@@ -254,7 +256,7 @@ def light_table() -> Any:
 
 def values_of(outgoing: Outgoing) -> dict[str, Any]:
     """Return the columns of a new row."""
-    return {"uid": uuid4().hex, "lane": str(outgoing.lane), "packed": outgoing.pack()}
+    return {"uid": uuid4().hex, "lane": str(lane_of(outgoing)), "packed": pack(outgoing)}
 
 
 class Mover:
@@ -270,6 +272,7 @@ class Mover:
     def __init__(self, ledger: Ledger, database: str) -> None:
         self._database = database
         self._ledger = ledger
+        self._lanes = Lanes(ledger)
         self._rows: DjangoRows | SqlRows | None = None
         self._name = uuid4().hex
         self._gone: list[str] = []
@@ -283,7 +286,7 @@ class Mover:
             LedgerUnavailable: Redis is away; the rows stay where they are.
         """
         self._is_mine = False
-        marked = self._ledger.outbox.lease_rows(self._name, int(LEASE * 1000), self._gone)
+        marked = self._lanes.lease_rows(self._name, int(LEASE * 1000), self._gone)
         self._gone = []
         if marked is None:
             return STANDBY
@@ -315,7 +318,7 @@ class Mover:
         if not found:
             return False
         words = [(row.uid, row.lane, row.packed) for row in found]
-        if not self._ledger.outbox.put_rows(self._name, int(LEASE * 1000), words):
+        if not self._lanes.put_rows(self._name, int(LEASE * 1000), words):
             return False
         rows.delete(found)
         self._gone += [row.uid for row in found]
@@ -324,7 +327,7 @@ class Mover:
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Wait for rows, at most for ``seconds``."""
         if self._is_mine and not self._is_away:
-            self._ledger.outbox.await_rows(seconds)
+            self._lanes.await_rows(seconds)
         else:
             stop.wait(seconds)
 
@@ -332,7 +335,7 @@ class Mover:
         """Let another process move rows from now on; what this one still does is void. From any thread."""
         with suppress(LedgerUnavailable):
             if self._is_mine:
-                self._ledger.outbox.lease_rows(self._name, 0, self._gone)
+                self._lanes.lease_rows(self._name, 0, self._gone)
 
     def close(self) -> None:
         """The same for good, in its own thread."""

@@ -1,0 +1,196 @@
+"""Stores what is published, within a bound of time; while the ledger is away it is sent as ever (TP1-1)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_poison import signals
+from celery_poison.basics.calling import gather
+from celery_poison.basics.parts import Helper, Panel
+from celery_poison.broker.capture import Outgoing, Sink, at_once, reported
+from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.extension import Extension
+from celery_poison.extensions.outbox import database
+from celery_poison.extensions.outbox.causes import Cause
+from celery_poison.extensions.outbox.lanes import Lanes
+from celery_poison.extensions.outbox.packing import lane_of, pack, row_of
+from celery_poison.ledger import Ledger
+from celery_poison.model import Start
+from celery_poison.reports import Kind, Report
+
+logger = get_logger("celery_poison")
+
+#: Seconds for which a ledger that is away is told of no commit: not every transaction waits for it.
+UNTOLD = 30.0
+
+
+class Outbox(Extension):
+    """The outbox of one app. It imports what a worker needs when that begins: most apps only publish."""
+
+    def __init__(self, host: Any) -> None:
+        super().__init__(host)
+        self._rows: database.DjangoRows | None = None
+        self._away_until = self._untold_until = 0.0
+        self._is_away = False
+
+    def taking(self, task: str, asked: bool | None) -> Sink | None:
+        return self.store if self.takes(task, asked) else None
+
+    def tying(self, run: Any, task: Any) -> AbstractContextManager[None]:
+        from celery_poison.extensions.outbox.tied import Tied
+
+        if run.tied is None:
+            run.tied = Tied(run.recorder, run.serving.ledger, task, run.ticket, Start.decode(run.entry))
+        tied: Tied = run.tied
+        return tied.publishing()
+
+    def unknown_task(self, message: Any, identity: Any, queue: str, reason: str) -> None:
+        from celery_poison.extensions.outbox.refusals import told_of
+
+        outgoing, seq = told_of(message, identity, queue)
+        if seq is not None:
+            self.refused(outgoing, queue, seq, reason)
+
+    def helpers(self, site: Any) -> Iterable[Helper]:
+        from celery_poison.extensions.outbox.relay import Relay
+
+        return [Relay(self.host)]  # that the ledger is away, the heartbeat finds and counts
+
+    def panel(self, ledger: Ledger) -> Iterable[Panel]:
+        from celery_poison.extensions.outbox.panels import panels
+
+        return panels(ledger, self.host.settings.outbox_database)
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        return Lanes(self.host.quick_ledger)
+
+    def takes(self, task: str, asked: bool | None) -> bool:
+        """Whether messages of this task are stored, given what ``apply_async(outbox=...)`` said."""
+        if asked is not None or not self.host.guards(task):
+            return bool(asked)
+        own = getattr(self.host.app._tasks[task], "outbox", None)
+        try:
+            return bool(self.host.settings.outbox if own is None else own)
+        except ConfigurationError:  # stops workers, not those who only publish
+            return False
+
+    def store(self, outgoing: Outgoing) -> bool:
+        """Store a message; False: it is to be sent directly, since the ledger is away.
+
+        Raises:
+            LedgerUnavailable: with ``poison_fail_open=False``; nothing was sent.
+            Exception: what the database raises in whose transaction it is stored.
+        """
+        if self._stored_in_transaction(outgoing):
+            return True
+        if time.monotonic() < self._away_until:
+            return False
+        try:
+            self.lanes.add(str(lane_of(outgoing)), [pack(outgoing)])
+        except LedgerUnavailable as error:
+            settings = self.host.settings
+            if not settings.fail_open:
+                why = "the message was not stored in the outbox, and not sent (poison_fail_open=False)"
+                raise LedgerUnavailable(f"{why}: {error}") from error
+            if not self._is_away:
+                story = (
+                    "celery_poison: the outbox cannot store messages, which are sent directly meanwhile: %s"
+                )
+                logger.error(story, error)
+            self._is_away = True
+            self._away_until = time.monotonic() + settings.outbox_timeout  # not every caller waits for it
+            return False
+        if self._is_away:
+            self._is_away = False
+            logger.warning("celery_poison: the outbox takes messages again")
+        return True
+
+    def _stored_in_transaction(self, outgoing: Outgoing) -> bool:
+        name = self.host.settings.outbox_database
+        if not name or "://" in name or at_once.get() or database.is_own_successor(outgoing):
+            return False
+        rows = self._rows = self._rows or database.DjangoRows(name)
+        if not rows.is_in_transaction():
+            return False
+        rows.add(outgoing)
+        rows.after_commit(self.tell_rows)
+        return True
+
+    def tell_rows(self) -> None:
+        """Wake who moves rows of the user's database; without that it looks within a second."""
+        if time.monotonic() < max(self._away_until, self._untold_until):
+            return
+        try:
+            self.lanes.tell_rows()
+        except LedgerUnavailable:
+            self._untold_until = time.monotonic() + UNTOLD
+
+    def refused(self, outgoing: Outgoing, queue: str, seq: int, detail: str) -> None:
+        """Note that a worker received a message of a task that it does not know (row 9).
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        cause = Cause.UNKNOWN_TASK
+        report = send_failed(outgoing, queue, cause, seq=seq, detail=detail, blocked=True)
+        blocked = self.lanes.refused(
+            queue,
+            outgoing.task,
+            id=outgoing.id,
+            mid=outgoing.mid,
+            seq=seq,
+            cause=cause.value,
+            note=detail,
+            errors=error_transactions(self.host, report),
+        )
+        if blocked:
+            logger.error(
+                "celery_poison: sending to queue %s is blocked for task %s, which a worker does not know",
+                queue,
+                outgoing.task,
+            )
+            signals.queue_blocked.send(sender=None, queue=queue, cause=cause.value)
+
+
+def send_failed(
+    outgoing: Outgoing,
+    queue: str,
+    cause: Cause,
+    *,
+    seq: int,
+    detail: str,
+    blocked: bool,
+    uncertain: bool = False,
+) -> Report:
+    """Return what is told of a message that could not be sent; of a batch, of the first (TP1-3, table 2-4).
+
+    Args:
+        detail: what the broker said.
+        blocked: the queue, or this task of it, is blocked by this failure.
+        uncertain: it may have arrived all the same (rows 3 and 4).
+    """
+    kind, unsent = Kind.SEND_FAILED.value, reported(outgoing)
+    return Report(
+        kind=kind,
+        id=f"{kind}:{unsent.mid}:{seq}",
+        queue=queue,
+        task=outgoing.task,
+        cause=cause.value,
+        reason=detail,
+        queue_blocked=blocked,
+        outbox_seq=seq,
+        uncertain=uncertain,
+        unsent=[unsent],
+    )
+
+
+def error_transactions(host: Any, report: Report) -> list[tuple[str, bytes]]:
+    """Return lane and message of what is called for a message that was not sent (TP1-3)."""
+    return [row_of(each) for each in gather(host.extensions.send_failed, host.complain, report)]
