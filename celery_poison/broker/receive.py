@@ -1,4 +1,4 @@
-"""Receiving from a Redis broker without a moment in which a message belongs to nobody.
+"""Receiving from a Redis broker without a moment in which a message has no owner.
 
 kombu pops a message and registers it as unacknowledged in a second step; a worker that ends in between
 loses it (https://github.com/celery/celery/issues/4354). Here both happen in one script, under a delivery
@@ -7,7 +7,7 @@ tag that names the worker, so that
 * no message is ever in neither place, and ownership is recorded with the entry itself (EMS-6);
 * a restored message gets a fresh tag, and a late acknowledgement by a worker that lost it cannot
   remove the entry of its new owner (EMS-8);
-* the entry names the queue that the message came from: whoever restores it, kombu included, puts it
+* the entry names the queue that the message came from: what restores it, kombu included, puts it
   back there and nowhere else.
 
 An idle worker waits on the queue that is next in turn, and looks at its other queues and priorities
@@ -74,7 +74,7 @@ class Arrival(NamedTuple):
 class RedisMessage(virtual.Message, Sealed):
     """A message from Redis, tagged as its receiver's own.
 
-    What somebody pushed there that kombu could not read becomes one that cannot be decoded: with the whole
+    A message pushed there that kombu could not read becomes one that cannot be decoded: with the whole
     item as its body, and what is wrong with it among its errors.
     """
 

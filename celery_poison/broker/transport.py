@@ -85,7 +85,7 @@ class GuardedConnection(Connection):
     _broken_off: Exception | None = None
 
     def break_off(self, error: Exception) -> None:
-        """Let whoever waits for events next meet ``error``."""
+        """Let the next wait for events meet ``error``."""
         self._broken_off = error
         # Frequent heartbeats of RabbitMQ's keep a reader from ever giving up: it is woken by the end of them.
         reader = getattr(getattr(self._connection, "transport", None), "sock", None)

@@ -81,7 +81,7 @@ class Tally:
         return {name: int(number) for name, number in self._client.hgetall(f"demo:{what}").items()}
 
     def repair(self, poison: Poison) -> None:
-        """From now on this poison does no harm: somebody repaired its task."""
+        """From now on this poison does no harm: its task is repaired."""
         self._client.sadd("demo:repaired", poison.name)
 
     def is_repaired(self, poison: Poison) -> bool:
@@ -100,7 +100,7 @@ def build_app(redis_url: str, *, plain: bool = False, current: bool = False) -> 
         plain: without the plugin; late acknowledgement is all that Celery itself offers.
         current: make it this process's current app; a worker does.
     """
-    # Celery prefers these to what an app says: the poison would go to somebody's real workers.
+    # Celery prefers these to what an app says: the poison would go to real workers.
     for name in ("BROKER_URL", "BROKER_READ_URL", "BROKER_WRITE_URL", "RESULT_BACKEND", "CONFIG_MODULE"):
         os.environ.pop(f"CELERY_{name}", None)
     app = Celery("celery_poison_demo", set_as_current=current)
@@ -148,7 +148,7 @@ def _harmful(tally: Tally, poison: Poison) -> Callable[[], str]:
             return "repaired"
         time.sleep(HESITATION)
         if not getattr(current_task.request, "poison", FIRST).on_trial:
-            tally.count("killed", poison.name)  # on trial it harms nobody, and the ledger counts its death
+            tally.count("killed", poison.name)  # on trial it does no harm, and the ledger counts its death
         poison.kill()
         return "survived"
 

@@ -52,7 +52,7 @@ class Row:
     Attributes:
         kills: those that it counted itself.
         fate: as the screen knows it.
-        record: as it was in quarantine before anybody decided; None if it never was there.
+        record: as it was in quarantine before a decision; None if it never was there.
     """
 
     poison: Poison
@@ -82,7 +82,7 @@ class Snapshot:
 
     @property
     def kept(self) -> int:
-        """How many poison messages went into quarantine, those about which somebody decided since too."""
+        """How many poison messages went into quarantine, those decided about since too."""
         return sum(row.fate in DECIDED for row in self.rows)
 
 
@@ -93,7 +93,7 @@ class Stage:
         quarantine: None without the plugin.
         healthy, poison: task ids of what was sent, by number and by name.
         released: names of poisons whose result arrived: nothing in the ledger remembers them any more.
-        grace: how long its workers may take to stop; lowered when somebody waits for the end.
+        grace: how long its workers may take to stop; lowered when a person waits for the end.
     """
 
     def __init__(self, redis_url: str, directory: Path, mark: str, *, plain: bool) -> None:

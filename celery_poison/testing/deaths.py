@@ -1,4 +1,4 @@
-"""Ways in which a task kills whoever runs it. They are for private workers, which they do kill.
+"""Ways in which a task kills the process that runs it. They are for private workers, which they do kill.
 
 ::
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from celery import signals
 
-#: Seconds: longer than anybody waits.
+#: Seconds: longer than any test waits.
 FOREVER = 600
 #: Options of a task that is to be put back at its time limit, as :func:`hang` runs into it. The last is the
 #: name that Celery knew before 5.7.
@@ -42,7 +42,7 @@ def sigkill() -> None:
 
 def segfault() -> None:
     """As a broken extension module does."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump in anybody's directory
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump in a user's directory
     ctypes.string_at(0)
 
 

@@ -29,7 +29,7 @@ class Worker(Running):
             os.kill(worker.child_pids()[0], signal.SIGKILL)
 
     The pool's children stay in the group, so that `kill_group()` ends all at once, as the kernel does
-    with a container, and so that a task may do the same to itself without reaching anybody else.
+    with a container, and so that a task may do the same to itself without reaching any other process.
 
     `name` is the node's name (`name@test`); `args` are further arguments for `celery worker`; `env` is
     laid over this process's environment; `cwd` is where `app` can be imported from. The log goes to
@@ -131,7 +131,7 @@ class Worker(Running):
         with self._reaping:
             process = self._started()
             if process.returncode is None:
-                # In this order: until it is waited for, nobody else can get its process group id.
+                # In this order: until it is waited for, no other process can get its process group id.
                 self._signal_group(process.pid, signal.SIGKILL)
                 process.wait()
             return int(process.returncode)

@@ -191,7 +191,7 @@ class Admission:
         recorded = self._complete_release(delivery, recorded)
         self.resync.heard_from(recorded.run_id)
         if pause := self.resync.window.patience:
-            raise Retry(pause)  # somebody may be about to tell again that it runs there
+            raise Retry(pause)  # a worker may be about to put on record again that it runs there
         if self._is_doubtful(delivery):
             raise Retry(PATIENCE)
         foreign, ended = self._earlier_start(delivery, recorded)
@@ -209,7 +209,7 @@ class Admission:
         return self._carry_out(delivery, recorded, verdict)
 
     def _claim(self, claims: list[tuple[Delivery, Claim]]) -> dict[str, Exception]:
-        """Let in those that nobody else was faster with; return the errors of the others, by token."""
+        """Let in those for which no other claim was faster; return the errors of the others, by token."""
         tokens = [delivery.start.token for delivery, _ in claims]
         try:
             granted = self.ledger.messages.claim_many(claim for _, claim in claims)
@@ -381,7 +381,7 @@ class Admission:
             delivery.blocked
             or delivery.paused
             or not self.settings.fail_open
-            or not delivery.policy.rerun  # nobody can say whether it has run
+            or not delivery.policy.rerun  # it may have run
         )
         if stays and not self.settings.observe_only:
             return True

@@ -103,7 +103,7 @@ class Announcer:
 
     @property
     def is_heard(self) -> bool:
-        """Whether somebody listens to events."""
+        """Whether events have a listener."""
         return self._dispatcher() is not None
 
     def candidate(self, id: str, task: str, cause: str, crashes: int) -> None:
@@ -134,7 +134,7 @@ class Announcer:
         logger.info("celery_poison: Task %s[%s] ended alive and is no candidate any more", task, id)
 
     def news(self, news: Notice) -> None:
-        """Tell Flower of what somebody else did or decided."""
+        """Tell Flower what another process did, or a person decided."""
         said = "released from quarantine" if news.fact is Fact.RELEASED else news.story
         self._event(_EVENTS[news.fact], news.id, said)
 

@@ -47,7 +47,7 @@ from celery_poison.worker.serving import Serving, serving_as
 #: Characters of a task's own words that the journal keeps.
 NOTE_LENGTH = 500
 
-#: After these nobody hears of a rollback.
+#: Ends after which no rollback is reported.
 LEAVE_NOTHING = (End.RETURNED, End.RETRIED, End.IGNORED, End.WAITS, End.NOT_REACHED)
 
 

@@ -22,7 +22,7 @@ from celery_poison.worker.lease import Lease
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import Rejoin
 
-#: Seconds between two looks at the pool while somebody waits for it to become empty.
+#: Seconds between two looks at the pool while a message waits for it to become empty.
 LOOK_AGAIN = 0.02
 
 
@@ -82,7 +82,7 @@ class Dispatcher:
             self(request)
 
     def look(self) -> None:
-        """Let through whoever may run now."""
+        """Let through what may run now."""
         # Celery before 5.7 has only the active ones after a lost connection.
         here = state.reserved_requests, state.active_requests
         if self._alone is not None and not any(self._alone in requests for requests in here):

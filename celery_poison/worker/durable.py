@@ -35,7 +35,7 @@ class Durable:
     """Writes starts that survive Redis itself; thread-safe, and inherited by pool processes.
 
     Args:
-        writer: the unanswered writes of this process; a start that nobody promised to keep is one of them.
+        writer: the unanswered writes of this process; a start without a promise is one of them.
         fail_open: what is done without the promise: True runs the task, False tries again and again.
     """
 
@@ -70,7 +70,7 @@ class Durable:
         """Write a start and wait until it is safe; False when its task runs without the promise.
 
         Args:
-            worker_key: the worker's hash, where starts that nobody promised to keep are counted.
+            worker_key: the worker's hash, where starts without a promise are counted.
             is_lost: whether the message was put back, because this worker seemed dead.
 
         Raises:

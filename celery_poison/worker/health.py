@@ -116,7 +116,7 @@ class Refresher:
         self._version = self.plugin.policy_overrides.version
 
     def policies(self) -> None:
-        """Put policies that somebody changed at run time into force here (EMS-9)."""
+        """Put policies that were changed at run time into force here (EMS-9)."""
         if not self.health.is_up:
             return
         try:

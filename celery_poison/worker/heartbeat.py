@@ -50,7 +50,7 @@ class Shutdown:
         is_begun: it takes up nothing new; dying now is no crash.
         is_over: it said farewell, and must not beat any more.
         asked_by: the signal that asked for it; empty for another way.
-        asked_at: when, by :func:`celery_poison.worker.lease.clock`; None: nobody has asked.
+        asked_at: when, by :func:`celery_poison.worker.lease.clock`; None: it was not asked.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Shutdown:
         self.asked_at: float | None = None
 
     def ask(self, by: str = "") -> None:
-        """Begin, since somebody asks for it; for signal handlers too."""
+        """Begin, as asked; for signal handlers too."""
         self.is_begun = True
         if self.asked_at is None:
             self.asked_by, self.asked_at = by, clock()
@@ -135,7 +135,7 @@ class Payload:
         """Return the ms since it last polled its broker or received a message (celery #8030, #9054).
 
         A worker whose slots or whose prefetch are full has no reason to: it counts as heard at that moment.
-        Empty where nobody knows: on Celery's own transport.
+        Empty where that is unknown: on Celery's own transport.
         """
         consumer, now = self._loop.consumer, time.monotonic()
         channel = getattr(getattr(consumer, "task_consumer", None), "channel", None)
@@ -167,7 +167,7 @@ class Owners:
         self._known: dict[str, bool | None] = {}
 
     def is_alive(self, boot_id: str) -> bool | None:
-        """Whether the worker with this boot id lives; None when nobody can say (on the event loop)."""
+        """Whether the worker with this boot id lives; None when that is unknown (on the event loop)."""
         self._asked.add(boot_id)
         return self._known.get(boot_id)
 
@@ -234,7 +234,7 @@ class Heartbeat:
         if not self._started:
             self._started = True
             start_real_thread(self._work, "poison-heartbeat")
-            # A death before the first heartbeat would be nobody's: no task may run before it.
+            # A death before the first heartbeat would go unnoticed: no task may run before it.
             patience = clock() + FIRST_BEAT
             while not self._due and clock() < patience:
                 time.sleep(0.01)

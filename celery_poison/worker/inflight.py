@@ -188,7 +188,7 @@ class DeferredCleanup:
         self._waiting: deque[Acknowledged] = deque()
         self._missed: deque[Acknowledged] = deque()
         self._late: deque[Acknowledged] = deque()
-        #: Kept for a copy that may come: whoever meets it takes them off the ledger.
+        #: Kept for a copy that may come: the worker that meets it takes them off the ledger.
         self._kept: list[Acknowledged] = []
         self._lock = threading.Lock()
         #: Starts or ends that never reached the ledger: their tasks ran unguarded.

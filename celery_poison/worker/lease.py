@@ -101,7 +101,7 @@ class Lease:
             self.confirmed(clock())
 
     def close(self) -> None:
-        """Give the memory back; nobody may ask any more."""
+        """Give the memory back; the lease may not be asked any more."""
         self._memory.close()
         if self.fd >= 0:
             os.close(self.fd)
@@ -118,7 +118,7 @@ class Lease:
         self._write(asked_at)
 
     def unknown(self) -> None:
-        """Redis is away: nobody can know, and nobody needs to ask."""
+        """Redis is away: that is unknown, and need not be asked."""
         self._asked_at = 0.0
         self._write(float("inf"))
 

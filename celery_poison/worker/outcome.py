@@ -91,7 +91,7 @@ class Outcomes:
         self._me = self.site.me  # asked at each acknowledgement
         self._results = StoredResults()
 
-    # --- somebody or something is to blame -----------------------------------------------------
+    # --- the message, or something beside it, is to blame --------------------------------------
 
     def carry_out(self, case: Case) -> None:
         """Record what becomes of a message; then tell its request, if that holds the message until then."""
@@ -99,7 +99,7 @@ class Outcomes:
             self.inflight.undecided.add(case.request)
             self.site.background.do(partial(self._decide, case))
         else:
-            # Nobody waits for it: it is written down if the ledger is there.
+            # Nothing waits for it: it is written down if the ledger is there.
             self.site.background.do(partial(self._note, case), lambda: False)
 
     def left_to_its_owner(self, request: Any) -> None:
@@ -144,7 +144,7 @@ class Outcomes:
         if verdict is None and self._stays_away(case):
             verdict = not_rerun(case.what.cause)
         if verdict is not None:
-            # At once: nobody may consume its queue soon (WAS-7).
+            # At once: its queue may have no consumer soon (WAS-7).
             reason = verdict.reason + _raised_last(case, verdict.cause)
             self._keep(case, verdict.cause, reason, proves_nothing=verdict.not_rerun)
         elif case.what.settlement is Settlement.ROLL_BACK:
@@ -260,7 +260,7 @@ class Outcomes:
         finished = self.site.ledger.messages.interrupt(mid, start, cause=cause, failure=failure, known=known)
         return RecordedEnd(NO_HISTORY, finished=finished)
 
-    # --- nobody is to blame --------------------------------------------------------------------
+    # --- no message is to blame ----------------------------------------------------------------
 
     def acknowledged(self, request: Any, ticket: Ticket, *, final: bool, copy: bool) -> None:
         """The broker was told that a delivery is done: forget its start.
@@ -272,7 +272,7 @@ class Outcomes:
         end = Acknowledged(0.0, ticket.mid, ticket.token, known_as(request.id), request.type)
         if rejoins_before(ticket.token) < self._me.rejoins:
             keep_for = FOR_A_COPY if copy else self.site.settings.activation_interval
-            self.deferred_cleanup.keep([end], keep_for)  # nobody recovers this former life any more
+            self.deferred_cleanup.keep([end], keep_for)  # no monitor recovers this former life any more
 
             def ended_in_a_former_life() -> None:
                 if self._counts_still(request) and _has_history(request):
@@ -310,7 +310,7 @@ class Outcomes:
         return [Retry(PAUSE) if waiting else None for waiting in waits]
 
     def interrupted(self, mid: str, start: Start) -> None:
-        """A start ended through nobody's fault and its message goes back."""
+        """A start ended through no fault of its message, which goes back."""
         self.site.background.do(partial(self.interrupt, mid, start))
 
     def interrupt(self, mid: str, start: Start) -> bool:

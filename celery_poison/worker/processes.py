@@ -186,7 +186,7 @@ def _read_all(fd: int, pool: Any, hub: Any) -> None:
         rest = hub.readers[fd][0]
 
 
-#: Ended processes that are remembered until somebody asks for them.
+#: Ended processes that are remembered until they are asked for.
 _REMEMBERED = 64
 #: Seconds within which a death is noticed; so long the kernel's count of kills is evidence about it.
 _NOTICED_WITHIN = 10.0
@@ -222,7 +222,7 @@ class Exits:
         follow(pool, self._remember)
 
     def _remember(self, pid: int, status: int, peak_kb: int) -> _Exit:
-        """Remember how a process ended, and what it still said, until somebody asks."""
+        """Remember how a process ended, and what it still said, until that is asked for."""
         report = self._reports.read(pid) if self._reports else CrashReport()
         while len(self._ended) >= _REMEMBERED:
             self._ended.pop(next(iter(self._ended)))

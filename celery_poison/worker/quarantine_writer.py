@@ -94,7 +94,7 @@ class QuarantineWriter:
             with self._quarantining(message, mid, start, cause, reason):
                 new = self.site.ledger.quarantine.store(mid, start, **words, limit=self._room.most(cause))
         except IllegalTransition:
-            return  # somebody gave this message up: one more copy of it adds nothing
+            return  # a person gave this message up: one more copy of it adds nothing
         except QuarantineFull as error:
             logger.warning("celery_poison: Task %s[%s] is not kept: %s", start.task, start.id, error)
             return
@@ -193,7 +193,7 @@ class QuarantineWriter:
                 self.site.ledger.decisions.released(mid, identity.id, release)
         new = False
         with suppress(IllegalTransition), self._quarantining(message, mid, start, cause, reason):
-            new = store(mid, start)  # refused where somebody gave it up
+            new = store(mid, start)  # refused where a person gave it up
         kept_by = b"" if new else Queries(self.site.ledger).message(mid).get("unprocessable")
         # Else it is kept already: of this delivery, say, whose answer was lost.
         if not (new or message.delivery_info.get("redelivered") or kept_by == start.token.encode()):

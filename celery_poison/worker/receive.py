@@ -42,7 +42,7 @@ class Delivery:
         blocked: the rule on the block list that it falls under, as a sentence.
         paused: its task is paused: unless its history calls for something else, it is parked.
         overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
-            nobody is made to wait for it (``poison_observe_only``).
+            no message is made to wait for it (``poison_observe_only``).
         released: a person released this task id, and no rule stands against it.
         has_run: a run of this very message has begun before, and was cut off.
     """
@@ -100,9 +100,9 @@ class Delivery:
         return replace(recorded, raw=b"", start=None, ended=Ended.NOT, kept=None, parked=None)
 
     def close_mark(self, recorder: Recorder) -> None:
-        """Close its admit mark: it was received and decoded, and harmed nobody.
+        """Close its admit mark: it was received and decoded, and did no harm.
 
-        Before it goes anywhere: where a pool of greenlets is full, that takes as long as somebody's task.
+        Before it goes anywhere: where a pool of greenlets is full, that takes as long as a task does.
         """
         if self.start.phase == Phase.ADMITTING:
             self.start = self.start.in_phase(Phase.CLAIMED)
@@ -190,7 +190,7 @@ def _body_of(message: Any) -> Any:
 def settle_identity(message: Any, trial_queue: str) -> None:
     """Let the headers of a task's message say which message it is: from here on they are believed.
 
-    Anybody may write ours: that it was sent elsewhere is believed of what comes from the trial queue alone.
+    A publisher may write ours: "sent elsewhere" is believed of what comes from the trial queue alone.
     """
     if TRIAL in message.headers and _came_from(message) != trial_queue:
         del message.headers[TRIAL]

@@ -78,7 +78,7 @@ def traits_of(given: Given, task: str, secret: bytes, *, asks_user: bool) -> Tra
         arguments = arguments_of(body) if given.content_type == "application/json" else None
         fingerprint = hash_of(secret, task, body, arguments) if secret and not asks_user else ""
         return Traits(fingerprint, shape_of(arguments) if arguments else "")
-    except Exception:  # nothing that somebody sends may end in a failure that is ours
+    except Exception:  # no message, whatever is in it, may end in a failure that is ours
         return UNKNOWN
 
 
@@ -126,7 +126,7 @@ class Ticket(NamedTuple):
     Attributes:
         token: of this start.
         attempt: what came before it.
-        payload_bytes: size of its body as the broker had it; 0 where nobody looked.
+        payload_bytes: size of its body as the broker had it; 0 where it was not measured.
         is_acknowledged_late: it is acknowledged late, whatever its task says.
     """
 

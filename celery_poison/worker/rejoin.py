@@ -1,7 +1,7 @@
 """What a worker does when it was taken for dead, and lives (EMS-8), and when it lost its broker connection.
 
 It has a new name after it was taken for dead. Others have put back what it held, and may be running it. What
-waits here is dropped. What runs goes on, and is this worker's again unless somebody else has started it
+waits here is dropped. What runs goes on, and is this worker's again unless another one has started it
 meanwhile. What an earlier broker connection left here is void, too.
 """
 
@@ -33,7 +33,7 @@ class Rejoin:
 
     Attributes:
         is_fenced: it was taken for dead, and has no new broker connection yet. Never one that only observes:
-            nobody puts back what it holds, and a new name is all it needs.
+            no worker puts back what it holds, and a new name is all it needs.
     """
 
     site: Site

@@ -313,7 +313,7 @@ class GuardedRequest(SentRequest):
 
     @property
     def is_kept(self) -> bool:
-        """Whether nobody may acknowledge the message or put it back now."""
+        """Whether the message may be neither acknowledged nor put back now."""
         return self.stage in (Stage.HELD, Stage.OVERTAKEN)
 
     def _settle(self, *, put_back: bool = False) -> None:

@@ -120,7 +120,7 @@ class Resync:
     broker_is_away = False
     _recheck_until = _next_recheck = 0.0
     _missing = 0
-    #: Tokens on record that nobody here knew at the last look.
+    #: Tokens on record that this worker did not know at the last look.
     _unknown: set[str] = field(default_factory=set, init=False)
 
     def heard_from(self, run_id: str) -> None:
@@ -138,7 +138,7 @@ class Resync:
         self.disturbed()
 
     def connected(self, *, broker_forgets: bool, again: bool) -> None:
-        """Keep what ended just now on record: nobody knows which acknowledgements the broker heard.
+        """Keep what ended just now on record: which acknowledgements the broker heard is unknown.
 
         Args:
             broker_forgets: it can lose its last moments, and deliver a message again without saying so.
@@ -196,7 +196,7 @@ class Resync:
         self._recheck_until = time.monotonic() + RECHECK_FOR
 
     def _compare(self) -> None:
-        """End the starts that the ledger takes for running, and nobody here knows of for two looks."""
+        """End the starts that the ledger takes for running, and this worker has not known for two looks."""
         kept = self.deferred_cleanup.tokens()
         rows = Queries(self.site.ledger).running()
         mine = [row for row in rows if row[1].worker == self.site.me.worker and row[1].token not in kept]

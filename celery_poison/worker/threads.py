@@ -76,7 +76,7 @@ class EventLoop:
         """Return a time, by the monotonic clock, until which the loop has run what it was sent.
 
         It may hang: where the broker goes away while Celery replies to a remote command, kombu tries to
-        send the reply until the broker is back, and nobody notices before that the connection is gone
+        send the reply until the broker is back, and no thread notices before that the connection is gone
         (celery #6911).
         """
         if self._has_run_until >= self._asked:

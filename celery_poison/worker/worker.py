@@ -361,7 +361,7 @@ class Worker:
         raise Retry(PAUSE)
 
     def farewell(self) -> None:
-        """Leave the books clean: what still runs was interrupted, and nobody is to blame.
+        """Leave the books clean: what still runs was interrupted, and no message is to blame.
 
         Once everything that can be has been acknowledged; nothing in a process that is not the main one.
         """
@@ -373,7 +373,7 @@ class Worker:
         self.loop.drain()
         self.shutdown.is_over = True
         try:
-            # It may have been taken for dead a moment ago, and nobody else knows that these had ended.
+            # It may have been taken for dead a moment ago, and no other worker knows that these had ended.
             self._deferred_cleanup.take_back_flags(Queries(self._ledger).candidate_ids())
             self._deferred_cleanup.clean_up(everything=True)
             self._outcomes.take_back_all()
@@ -412,7 +412,7 @@ class Worker:
             del self._app.amqp.Connection
 
     def _gives_everything_back(self) -> bool:
-        """Whoever still holds messages says no farewell: others declare it dead, and put them back."""
+        """A worker that still holds messages says no farewell: others declare it dead, and put them back."""
         over = time.monotonic() + FAREWELL
         while not self._holdings.leave_for_good():
             if time.monotonic() > over:

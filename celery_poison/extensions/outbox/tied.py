@@ -3,7 +3,7 @@
 What is published is held back here. When the body has returned, and before a
 result is stored, it is kept in the ledger (``tie``), which refuses it if the message has a new owner. It
 moves to the outbox in one step with the end of the run, which only follows if the result could be stored. So
-it leaves if and only if the task succeeded, whoever dies in between.
+it leaves if and only if the task succeeded, whatever dies in between.
 """
 
 from __future__ import annotations
