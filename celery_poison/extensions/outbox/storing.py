@@ -11,18 +11,17 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_poison import signals
-from celery_poison.basics.calling import gather
 from celery_poison.basics.parts import Helper, Panel
-from celery_poison.broker.capture import Outgoing, Sink, at_once, reported
+from celery_poison.broker.capture import Outgoing, Sink, at_once
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.extension import Extension
 from celery_poison.extensions.outbox import database
 from celery_poison.extensions.outbox.causes import Cause
 from celery_poison.extensions.outbox.lanes import Lanes
-from celery_poison.extensions.outbox.packing import lane_of, pack, row_of
+from celery_poison.extensions.outbox.packing import lane_of, pack
+from celery_poison.extensions.outbox.unsent import error_transactions, send_failed
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
-from celery_poison.reports import Kind, Report
 
 logger = get_logger("celery_poison")
 
@@ -157,40 +156,3 @@ class Outbox(Extension):
                 outgoing.task,
             )
             signals.queue_blocked.send(sender=None, queue=queue, cause=cause.value)
-
-
-def send_failed(
-    outgoing: Outgoing,
-    queue: str,
-    cause: Cause,
-    *,
-    seq: int,
-    detail: str,
-    blocked: bool,
-    uncertain: bool = False,
-) -> Report:
-    """Return what is told of a message that could not be sent; of a batch, of the first (TP1-3, table 2-4).
-
-    Args:
-        detail: what the broker said.
-        blocked: the queue, or this task of it, is blocked by this failure.
-        uncertain: it may have arrived all the same (rows 3 and 4).
-    """
-    kind, unsent = Kind.SEND_FAILED.value, reported(outgoing)
-    return Report(
-        kind=kind,
-        id=f"{kind}:{unsent.mid}:{seq}",
-        queue=queue,
-        task=outgoing.task,
-        cause=cause.value,
-        reason=detail,
-        queue_blocked=blocked,
-        outbox_seq=seq,
-        uncertain=uncertain,
-        unsent=[unsent],
-    )
-
-
-def error_transactions(host: Any, report: Report) -> list[tuple[str, bytes]]:
-    """Return lane and message of what is called for a message that was not sent (TP1-3)."""
-    return [row_of(each) for each in gather(host.extensions.send_failed, host.complain, report)]
