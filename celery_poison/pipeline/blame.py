@@ -72,7 +72,7 @@ CELLS = f"""{MISFORTUNES}, bearers as (
 ), troubled as (select distinct task as died from misfortunes
 ), runs as (
   select task, queue, host, release, shape, size, {{recent}} as recent, date, runtime_ms as ms,
-    case when {IS_ALIVE} then n else 0 end as alive, since
+    case when {IS_ALIVE} then n else 0 end as alive, since, fingerprints as seen
   from {{tallies}} r where {{window}}
 ), borne as (
   select task, queue, host, release, shape, {SIZE} as size, fingerprint, {{recent}} as recent, date,
@@ -80,20 +80,20 @@ CELLS = f"""{MISFORTUNES}, bearers as (
   from {{kin}} r join bearers using (fingerprint) where {{window}}
 ), every as (
   select task, queue, host, release, shape, size, null as fingerprint, null as cause, recent, date,
-    null as hour, 0 as deaths, ms, alive, since from runs
+    null as hour, 0 as deaths, ms, alive, since, seen from runs
   union all select task, queue, host, release, shape, size, fingerprint, null, recent, date,
-    null, 0, ms, alive, null from borne
+    null, 0, ms, alive, null, 0 from borne
   union all select task, queue, host, release, shape, size, null, null, recent, date,
-    null, 0, -ms, -alive, null from borne
+    null, 0, -ms, -alive, null, 0 from borne
   union all select task, queue, host, release, shape, size, b.fingerprint, cause, recent, date,
-    hour, deaths, 0, 0, null from misfortunes m left join bearers b on m.fingerprint = b.fingerprint
+    hour, deaths, 0, 0, null, 0 from misfortunes m left join bearers b on m.fingerprint = b.fingerprint
 )
 select died as task, queue, host, release, case when died is not null then shape end as shape,
   case when died is not null then size end as size, cast(fingerprint as string) as fingerprint,
   cast(cause as string) as cause, recent, case when recent then cast(date as string) end as date,
   case when recent then cast(hour as int) end as hour, cast(round(sum(deaths), 9) as double) as deaths,
   cast(sum(ms) as double) as ms, cast(sum(alive) as bigint) as alive,
-  substr(cast(min(since) as string), 1, 16) as since
+  substr(cast(min(since) as string), 1, 16) as since, cast(sum(seen) as bigint) as seen
 from every e left join troubled t on e.task = t.died
 group by all
 """
@@ -111,7 +111,6 @@ STARTED = """
 select worker, note, cast(cast(n.at as date) as string) as date from {noted} n
 where event = 'worker_started' and note like 'on %' and worker is not null order by n.at, seq
 """
-SEEN = "select sum(fingerprints) as n from {tallies} where {recent} and {window}"
 
 
 _WORDS = ("dimension", "key", "standing", "says", "causes", "first_seen", "since", "task")
@@ -145,7 +144,7 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
     if cells.empty:
         return []
     guilty = dict(zip(*ask(window.fill(GUILTY)).to_pydict().values(), strict=True))
-    seen = int(ask(window.fill(SEEN))["n"][0].as_py() or 0)
+    seen = int(cells.loc[cells["recent"], "seen"].sum())
     cells = _with_nodes(with_times(cells), ask(STARTED).to_pylist(), window)
     sizes = cells["size"].map(dict(enumerate(SIZES)))
     cells = cells.assign(

@@ -266,7 +266,7 @@ class Derived:
             told = blame.blame(self.ask, window, cause)
             if window == ALWAYS and cause is None:
                 told = blame.with_first_seen(told, self._judged_before(), self.as_of.upto)
-                rows = self._session.createDataFrame(pa.Table.from_pylist(told, blame.SCHEMA))
+                rows = pa.Table.from_pylist(told, blame.SCHEMA)
                 self._table("blame").write(rows, self._lake.app, self._goal, [])
         return told
 

@@ -157,7 +157,7 @@ class Table:
         return self._with(self._known)
 
     def _with(self, wanted: StructType) -> StructType:
-        own = StructType.fromJson(json.loads(self.delta.schema().to_json()))
+        own = _of_delta(self.delta.schema())
         return StructType([*own, *(each for each in wanted if each.name not in own.names)])
 
     def refresh(self) -> None:
@@ -252,13 +252,16 @@ class Table:
             )
         self.refresh()
 
-    def write(self, frame: Any, app: str, position: Position, replacing: Sequence[Any] | None = None) -> int:
-        """Let Spark's tasks write a DataFrame into files, and commit them; return the number of rows."""
-        schema = frame.schema
-        self.create(schema)
-        files = sink.written(frame, self.uri, self.partitions)
+    def write(self, rows: Any, app: str, position: Position, replacing: Sequence[Any] | None = None) -> None:
+        """Write a DataFrame, which Spark's tasks do, or a small Arrow table, and commit it."""
+        few = isinstance(rows, pa.Table)
+        self.create(_of_delta(Schema.from_arrow(rows.schema)) if few else rows.schema)
+        files = sink.written(rows, self.uri, self.partitions)
         self.commit(files, app, position, {"journal": position.journal}, replacing)
-        return sum(file.rows for file in files)
+
+
+def _of_delta(schema: Schema) -> StructType:
+    return StructType.fromJson(json.loads(schema.to_json()))
 
 
 @contextmanager
@@ -347,9 +350,7 @@ class Lake:
         needed = {*columns, "v", "at", "seq"} if columns else ()
         rows = self._rows(healthy, filters, sorted(needed)).select(*JOURNAL.names)
         rows = rows.where(F.col("v").isin(*VERSIONS))
-        if since is None:
-            return rows
-        return rows.where(after(since))
+        return rows if since is None else rows.where(after(since))
 
     def _rows(self, healthy: bool | None, filters: Filters = (), columns: Sequence[str] = ()) -> Any:
         if not self.journal.exists:
@@ -361,6 +362,8 @@ class Lake:
 
     def left_out(self) -> tuple[LeftOut, ...]:
         """Return what is in the lake and not in :meth:`entries`: what a newer release wrote."""
+        if self.journal.exists and sink.within(self.journal.delta, "v", VERSIONS):
+            return ()
         unknown = F.coalesce(~F.col("v").isin(*VERSIONS), F.lit(True))
         counts = self._rows(False, columns=["v"]).where(unknown).groupBy("v").count().collect()
         why = "schema version {}, which this release does not know"

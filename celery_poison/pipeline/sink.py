@@ -91,7 +91,12 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def written(frame: Any, uri: str, partitions: Sequence[str]) -> list[Written]:
-    """Let tasks write a DataFrame below a table's URI; return the files, which do not count yet."""
+    """Let tasks write a DataFrame below a table's URI; return the files, which do not count yet.
+
+    An Arrow table, which is small, this process writes itself.
+    """
+    if isinstance(frame, pa.Table):
+        return write(iter(frame.to_batches()), uri, partitions)
     schema = arrow_schema(frame.schema)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -230,6 +235,13 @@ def listed(delta: Any, uris: Sequence[str]) -> list[tuple[str, str]]:
         for each in pa.table(delta.get_add_actions(flatten=True)).to_pylist()
         if each["path"] in paths
     ]
+
+
+def within(delta: Any, column: str, values: Sequence[int]) -> bool:
+    """Return whether a table's log tells that every row has one of some numbers that follow each other."""
+    files = pa.table(delta.get_add_actions(flatten=True)).to_pydict()
+    least, most, nulls = (files.get(f"{name}.{column}", [None]) for name in ("min", "max", "null_count"))
+    return not any(nulls) and None not in nulls and {*least, *most} <= {*values}
 
 
 def completed(rows: pa.RecordBatch, parts: Mapping[str, str | None], schema: pa.Schema) -> pa.RecordBatch:

@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from celery_poison.cli.standalone import main
 from celery_poison.pipeline import maintain, sink
 from celery_poison.pipeline.lake import Gap, Lake, LakeError, LakeTaken, Position
-from celery_poison.pipeline.schema import LAKE
+from celery_poison.pipeline.schema import LAKE, VERSIONS
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -58,6 +58,14 @@ def lake(tmp_path: Path) -> Lake:
     for start in range(0, 100, 10):
         _add(made, start, 10)
     return made
+
+
+def test_the_log_alone_tells_whether_anything_is_of_an_unknown_version(lake: Lake) -> None:
+    assert lake.left_out() == ()  # there is no Spark here that could look
+    assert sink.within(lake.journal.delta, "v", VERSIONS)
+    assert not sink.within(lake.journal.delta, "v", (1,))
+    assert not sink.within(lake.journal.delta, "pid", VERSIONS)  # null everywhere
+    assert not sink.within(lake.journal.delta, "task", VERSIONS)
 
 
 def test_of_two_commits_from_one_snapshot_the_second_is_refused_and_other_apps_are_not(lake: Lake) -> None:
