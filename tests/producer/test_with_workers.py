@@ -74,6 +74,19 @@ def test_TP1_6_a_blockade_stops_sending_and_consuming_and_lifting_it_starts_both
         assert [each.get(timeout=PATIENCE) for each in (there, waits)] == [1, 2]
 
 
+def test_TP1_1_a_workers_relay_says_what_redis_refuses_to_it_alone(
+    assemble: Callable[..., Crew], redis_url: str
+) -> None:
+    crew = assemble(Crew, redis_url, **QUICK)
+    ledger = plugin_of(crew.app).open_ledger()
+    ledger.client.set(ledger.keys.outbox_due, "no sorted set")
+    with crew.worker():
+        crew.await_that(lambda: "WRONGTYPE" in crew.log_text(), "the worker's log names the refusal")
+        ledger.client.delete(ledger.keys.outbox_due)
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1, "it goes on by itself"
+    ledger.client.close()
+
+
 def test_TP1_1_a_workers_relay_moves_what_was_committed_in_the_users_database(
     assemble: Callable[..., Crew], redis_url: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from celery.utils.log import get_logger
+from redis.exceptions import ResponseError
 
 from celery_poison import signals
 from celery_poison.basics.parts import Helper, Panel
@@ -59,7 +60,11 @@ class Outbox(Extension):
     def helpers(self, site: Any) -> Iterable[Helper]:
         from celery_poison.extensions.outbox.relay import Relay
 
-        return [Relay(self.host)]  # that the ledger is away, the heartbeat finds and counts
+        def refused(error: Exception) -> None:
+            if isinstance(error.__cause__, ResponseError):  # a ledger that is away, the heartbeat counts
+                site.complain(error)
+
+        return [Relay(self.host, refused)]
 
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
         from celery_poison.extensions.outbox.panels import panels
