@@ -75,6 +75,7 @@ def handlers() -> list[Any]:
         url(r"/poison/message/(.+)", pages.MessagePage, name="poison-message"),
         url(r"/poison/task/(.+)", pages.TaskRedirect, name="poison-task"),
         url(r"/poison/body/(.+)", pages.Body, name="poison-body"),
+        url(r"/poison/repro/(.+)", pages.ReproFile, name="poison-repro"),
         url(r"/poison/incidents", pages.IncidentsPage, name="poison-incidents"),
         url(r"/poison/preview/(\w+)", pages.PreviewPage, name="poison-preview"),
         url(r"/poison/act/(\w+)", pages.Act, name="poison-act"),

@@ -125,10 +125,10 @@ class Guarded(RequestHandler):
         error = (more.get("exc_info") or (None, None))[1]
         super().send_error(status_of(error) if isinstance(error, PoisonError) else status_code, **more)
 
-    def send_body(self, body: bytes) -> None:
-        """Answer with a stored body: a browser saves it and never shows it."""
+    def send_body(self, body: bytes, name: str = "body.bin") -> None:
+        """Answer with a stored body, or a file: a browser saves it and never shows it."""
         self.set_header("Content-Type", "application/octet-stream")
-        self.set_header("Content-Disposition", 'attachment; filename="body.bin"')
+        self.set_header("Content-Disposition", f'attachment; filename="{name}"')
         self.finish(body)
 
 

@@ -16,6 +16,7 @@ PAGES = (
     "/poison?state=FAIL",
     "/poison/message/{mid}",
     "/poison/body/{mid}",
+    "/poison/repro/{mid}",
     "/poison/incidents",
     "/poison/block",
 )
@@ -130,10 +131,10 @@ def test_without_authentication_pages_are_open_as_flowers_are_and_nobody_acts(
     serve: Serve, fleet: Fleet, keeper: Keeper
 ) -> None:
     kept, flower = Kept(fleet, keeper), serve()
-    body = f"/poison/body/{kept.mid}"
-    pages = [path for path in kept.paths(*PAGES) if path != body]
+    bodies = kept.paths("/poison/body/{mid}", "/poison/repro/{mid}")
+    pages = [path for path in kept.paths(*PAGES) if path not in bodies]
     assert statuses(flower, pages) == {200}
-    assert flower.get(body).status == 403
+    assert statuses(flower, bodies) == {403}
     assert statuses(flower, kept.paths(*API)) == {401}
     assert {kept.act(flower, path).status for path in ACTS} == {403}
     assert {flower.post_json(path, {"ids": [kept.mid]}).status for path in API_ACTS} == {401}
@@ -242,3 +243,7 @@ def test_every_answer_forbids_frames_caches_and_foreign_scripts(
     assert body.headers["Content-Type"] == "application/octet-stream"
     assert body.headers["Content-Disposition"].startswith("attachment")
     assert body.body == fleet.quarantine.message(kept.mid).body
+    repro = flower.get(f"/poison/repro/{kept.mid}")
+    assert repro.headers["Content-Disposition"].startswith('attachment; filename="test_fleet_kill_child_')
+    assert b"TASK = 'fleet.kill_child'" in repro.body
+    assert f'href="/poison/repro/{kept.mid}"' in flower.get(f"/poison/message/{kept.mid}").text

@@ -1,0 +1,124 @@
+"""``celery poison repro``: a failing test of a message in quarantine (NEW-21)."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from celery_poison.cli.output import print_json, say, wants_json
+from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb
+from celery_poison.errors import IllegalTransition
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.repro import Call, Repro, call_of, repro_of
+from celery_poison.quarantine.shrinking import Spent, shrink
+
+
+@verb(
+    click.argument("id"),
+    click.option(
+        *("-o", "--output"),
+        metavar="DIR",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Write the file there, not to stdout.",
+    ),
+    click.option("--pickle", "pickled", is_flag=True, help="Also a pickled body, which the test opens."),
+    click.option("--minimise", is_flag=True, help="Run the task here, to find smaller arguments it dies of."),
+    click.option("--attempts", default=200, type=click.IntRange(1), help="Runs.", show_default=True),
+    click.option("--seconds", default=300, type=click.IntRange(1), help="Time for them.", show_default=True),
+    json_option,
+)
+def repro(ctx: click.Context, id: str, output: Path | None, pickled: bool, **options: Any) -> None:
+    """Write a pytest file in which the task of a message in quarantine dies again.
+
+    It runs the task in a process with limits of time and memory, and fails if that dies. Values that
+    poison_redact hides are to be filled in. With --minimise, status 1 says that it did not die here.
+
+    \b
+    celery -A proj poison repro ID -o tests/ --minimise
+    """
+    app, quarantine = app_of(ctx), open_quarantine(ctx)
+    record = quarantine.get(id)
+    stored = quarantine.message(record.mid)
+    call = call_of(app, plugin_of(app).settings.redact, record.task, stored, pickled=pickled)
+    made = repro_of(app, record, stored, call)
+    found: dict[str, Any] = {}
+    if options["minimise"]:
+        if made.hidden or call.pickled is not None:
+            raise IllegalTransition("--minimise needs arguments in JSON of which poison_redact hides none")
+
+        def written(smaller: Call) -> Repro:
+            return repro_of(app, record, stored, smaller)
+
+        call, found = _minimised(call, written, options["attempts"], options["seconds"])
+        made = written(call)
+    path = _write(made, output)
+    if wants_json():
+        print_json({"file": str(path or ""), "hidden": made.hidden, **found, "text": made.text})
+    elif path is None:
+        click.echo(made.text, nl=False)
+    if path is not None:
+        say(f"written: {path}; run: pytest {path}", err=True)
+    if made.hidden:
+        say(f"poison_redact hides {made.hidden} values: write them in place of fill_in(...)", err=True)
+    for line in [found.get("said")] if found else []:
+        say(line, err=True)
+    if found and not found["dies"]:
+        ctx.exit(REFUSED)
+
+
+def _write(made: Repro, output: Path | None) -> Path | None:
+    if output is None:
+        return None
+    path = output / made.name
+    try:
+        with path.open("x", encoding="ascii") as file:
+            file.write(made.text)
+    except FileExistsError:
+        raise IllegalTransition(f"{path} is there already: remove it, or choose another -o") from None
+    return path
+
+
+def _minimised(call: Call, written: Any, attempts: int, seconds: int) -> tuple[Call, dict[str, Any]]:
+    """Return the smallest call found of which the task dies as of the first, and what was found."""
+    until, runs = time.monotonic() + seconds, 0
+
+    def end_of(value: Any) -> str:
+        nonlocal runs
+        left = until - time.monotonic()
+        if runs >= attempts or left <= 0:
+            raise Spent
+        runs += 1
+        return _end_of(written(_call(value)), left)
+
+    first = end_of([[*call.args], call.kwargs])
+    if not first:
+        return call, {"dies": False, "attempts": runs, "said": "it did not die here"}
+    shrunk = shrink([[*call.args], call.kwargs], lambda value: _is_call(value) and end_of(value) == first)
+    return _call(shrunk), {"dies": True, "attempts": runs, "said": f"it {first} here; {runs} runs"}
+
+
+def _is_call(value: Any) -> bool:
+    return len(value) == 2 and isinstance(value[0], list) and isinstance(value[1], dict)
+
+
+def _call(value: Any) -> Call:
+    args, kwargs = value
+    return Call(args, kwargs, (args, kwargs))
+
+
+def _end_of(made: Repro, seconds: float) -> str:
+    """Run a test's task in a process of its own; return how that died, empty if it did not."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, made.name)
+        path.write_text(made.text, encoding="ascii")
+        test: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
+        exec(compile(made.text, path, "exec"), test)
+        test["SECONDS"] = min(test["SECONDS"], max(1.0, seconds))
+        end, said = test["end"]()
+    if end == "could not begin":
+        raise IllegalTransition(f"its task could not begin here: {said[-1000:].decode(errors='replace')}")
+    return str(end)

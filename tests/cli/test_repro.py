@@ -1,0 +1,212 @@
+"""A message in quarantine becomes a test that fails until its task is mended (NEW-21)."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_poison import Quarantine
+from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.quarantine.body import BodyRefused
+from celery_poison.quarantine.repro import Call, Repro, call_of, repro_of
+from celery_poison.quarantine.shrinking import Spent, shrink
+from celery_poison.testing import Worker, wait_until
+from tests import PATIENCE
+from tests.cli.conftest import Console
+
+SHOP = """
+import ctypes, os
+from celery import Celery
+from celery_poison import guarded
+
+app = Celery("shop", broker=os.environ["SHOP_BROKER"], set_as_current=False)
+
+@guarded(max_crashes=1)
+@app.task(shared=False)
+def convert(paths, quality=9, secret=""):
+    for path in paths:
+        if path == "bad.png" and not os.path.exists("mended"):
+            ctypes.string_at(0)
+"""
+BAD = "bad.png"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, broker_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    """An app in a module of its own, in the current directory."""
+    (tmp_path / "shop_that_dies.py").write_text(SHOP)
+    monkeypatch.setenv("SHOP_BROKER", broker_url)
+    monkeypatch.setenv("C_FORCE_ROOT", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    app: Celery = importlib.import_module("shop_that_dies").app
+    yield app
+    app.close()
+    sys.modules.pop("shop_that_dies", None)
+
+
+def _pytest(file: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:celery", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def _die(app: Celery, tmp_path: Path, **kwargs: Any) -> str:
+    """Have a real worker put a message into quarantine; return its task id."""
+    paths = [f"{number}.png" for number in range(99)]
+    id: str = app.tasks["shop_that_dies.convert"].delay([*paths[:70], BAD, *paths[70:]], **kwargs).id
+    quarantine = Quarantine(app)
+    log = tmp_path / "worker.log"
+    with Worker("shop_that_dies", name="w1", pool="prefork", concurrency=1, cwd=tmp_path, log_path=log):
+        wait_until(quarantine.list, PATIENCE, what=lambda: f"in quarantine\n{log.read_text()[-3000:]}")
+    return id
+
+
+def test_NEW_21_a_real_crash_becomes_a_test_that_passes_once_the_task_is_mended(
+    shop: Celery, tmp_path: Path
+) -> None:
+    id = _die(shop, tmp_path)
+    file = Path(Console(shop).json("repro", id[:8], "-o", ".")["file"])
+    failed = _pytest(file)
+    assert failed.returncode == 1, failed.stdout
+    assert "shop_that_dies.convert died by SIGSEGV" in failed.stdout
+    assert "in convert" in failed.stdout, "faulthandler says where"
+    refused = Console(shop).run("repro", id, "-o", ".", status=1)
+    assert "is there already" in refused.stderr
+    (tmp_path / "mended").touch()
+    passed = _pytest(file)
+    assert passed.returncode == 0, passed.stdout
+    other = Console(shop).run("repro", id, "--minimise", status=1)
+    assert "it did not die here" in other.stderr
+
+
+@pytest.mark.matrix
+def test_NEW_21_of_a_hundred_items_the_bad_one_is_left(shop: Celery, tmp_path: Path) -> None:
+    told = Console(shop).json("repro", _die(shop, tmp_path), "--minimise", "--seconds", "900")
+    assert told["dies"] and told["said"].startswith("it died by SIGSEGV here"), told
+    assert _skeleton(told["text"])[1] == [[[BAD]], {}]
+
+
+# --- what a publisher can put into it ----------------------------------------------------------------
+
+app = Celery("shop", broker="memory://", set_as_current=False)
+
+
+@app.task(shared=False, name="shop.convert")
+def convert(path: Any = None, **options: Any) -> None: ...
+
+
+def _made(args: Any, kwargs: Any, redact: Any = (), **fields: Any) -> Repro:
+    body = json.dumps([args, kwargs, {}]).encode()
+    headers = {"retries": fields.pop("retries", 0)}
+    stored = StoredMessage(
+        body=body, content_type="application/json", content_encoding="utf-8", headers=headers
+    )
+    record = MessageRecord(
+        **{"id": "an id", "mid": "m", "task": "shop.convert", "queue": "celery", "state": "NDLV"} | fields
+    )
+    return repro_of(app, record, stored, call_of(app, redact, record.task, stored))
+
+
+def _skeleton(text: str) -> tuple[str, Any]:
+    """Return the code of a file without the values of its literals, and the arguments."""
+    tree = ast.parse(text)
+    (function,) = (node for node in tree.body if getattr(node, "name", "") == "arguments")
+    assert isinstance(function, ast.FunctionDef)
+    found = [ast.literal_eval(each.value) for each in function.body if isinstance(each, ast.Assign)]
+    function.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            node.value = None
+    return ast.dump(tree), found
+
+
+TEXT = st.text() | st.sampled_from(
+    ["@args@", '"""', "'''\nimport os", "\\", "{x}", "\u202e", "\udc80", "\0", "\r\n", "fill_in('a')", "$("]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(JSON, max_size=4), st.dictionaries(TEXT, JSON, max_size=4), TEXT, JSON)
+def test_NEW_21_whatever_was_published_gets_into_the_file_as_literals_only(
+    args: Any, kwargs: Any, id: str, retries: Any
+) -> None:
+    made = _made(args, kwargs, id=id, mid=id, retries=retries)
+    plain, _ = _skeleton(_made([], {}).text)
+    skeleton, found = _skeleton(made.text)
+    assert made.text.isascii()
+    assert skeleton == plain
+    assert found == [args, kwargs]
+    assert made.name.isascii() and made.name.removesuffix(".py").isidentifier()
+
+
+def test_NEW_21_numbers_that_json_lacks_and_deep_nesting_are_valid_python() -> None:
+    text = _made([float("inf"), -float("inf"), float("nan")], {}).text
+    assert "[float('inf'), float('-inf'), float('nan')]" in text
+    deep: Any = 1
+    for _ in range(40):
+        deep = [deep]
+    assert _skeleton(_made([deep], {}).text)[1] == [[deep], {}]
+    for _ in range(300):
+        deep = {"a": deep}
+    with pytest.raises(BodyRefused):
+        _made([deep], {})
+
+
+def test_NEW_21_what_poison_redact_hides_is_asked_for(tmp_path: Path) -> None:
+    made = _made(["s3cret"], {"card": {"number": "4111", "of": "ann"}}, redact=["path", "num*"])
+    assert made.hidden == 2
+    assert "s3cret" not in made.text and "4111" not in made.text and "'ann'" in made.text
+    file = tmp_path / made.name
+    file.write_text(made.text)
+    failed = _pytest(file)
+    assert failed.returncode == 1
+    assert "poison_redact hides args[0]: write its value in place of fill_in(...)" in failed.stdout
+
+
+def test_NEW_21_a_pickled_body_gets_into_the_file_by_a_flag_and_is_not_opened() -> None:
+    body = b"cos\n_exit\n(I3\ntR."  # would end this process
+    kind = "application/x-python-serialize"
+    stored = StoredMessage(body=body, content_type=kind, content_encoding="binary", headers={})
+    record = MessageRecord(id="an id", mid="m", task="shop.convert", queue="celery", state="NDLV")
+    with pytest.raises(BodyRefused):
+        call_of(app, (), record.task, stored)
+    call = call_of(app, (), record.task, stored, pickled=True)
+    made = repro_of(app, record, stored, call)
+    assert call.pickled == body
+    assert "PICKLED = 'Y29z" in made.text
+
+
+def test_NEW_21_shrinking_is_bounded_and_finds_the_one_item() -> None:
+    runs = 0
+
+    def dies(value: Any) -> bool:
+        nonlocal runs
+        runs += 1
+        if runs > 60:
+            raise Spent
+        return bool(value) and "bad" in value[0].get("rows", ())
+
+    rows = [str(number) for number in range(100)]
+    found = shrink([{"rows": [*rows[:33], "bad", *rows[33:]], "quality": 9}], dies)
+    assert found == [{"rows": ["bad"]}], runs
+    runs = 58
+    assert "bad" in shrink([{"rows": [*rows, "bad"]}], dies)[0]["rows"]
+    assert Call(pickled=b"").args == ()
