@@ -321,6 +321,7 @@ class WorkerRecord(Record):
         noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
         heard_at: when it last polled its broker, received a message or had no room for one; None: not known.
         room: how many suspects more could begin there; cells: how trials there are less than they might be.
+        code_version: of the user's code (``poison_code_version``).
     """
 
     worker: str
@@ -346,6 +347,7 @@ class WorkerRecord(Record):
     heard_at: float | None = None
     room: int = 0
     cells: str = ""
+    code_version: str = ""
 
     @property
     def consumed(self) -> list[str]:
@@ -397,7 +399,7 @@ class Incident:
         died_at: when it was last known to live, in seconds of Redis' clock.
         flagged: messages that became candidates.
         reconnected: the worker had lost its broker connection once.
-        release: version of the user's code that it ran (``poison_release``).
+        release: version of the user's code that it ran (``poison_code_version``).
         returned: queue -> number of messages that were put back into it; what a broker puts back itself,
             as RabbitMQ does, is not counted.
         evidence: what is known about the death.

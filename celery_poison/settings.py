@@ -328,10 +328,20 @@ class Settings:
         "At most so many for each receiver; more are summed up in one.",
         "notifications per minute",
     )
-    release: str = _setting(
+    code_version: str = _setting(
         "",
         values.release,
         "Version of your own code; journalled, so that deploys can be compared.",
+    )
+    release: str = _setting("", values.release, "The same; its older name.")
+    deploy_guard: bool = _flag(
+        "Try the first runs of each task under a new poison_code_version in cells; two deaths pause it."
+    )
+    deploy_guard_runs: int = _whole(
+        3, 1, "Runs in a row that must end alive before a task runs as ever.", "runs"
+    )
+    deploy_guard_wait: float = _seconds(
+        30.0, 1, "How long other messages of the task wait for these at most."
     )
     node: str = _setting(
         "",
@@ -360,9 +370,20 @@ class Settings:
             if complaint := known[name].metadata["check"](value):
                 shown = "<url>" if name.removeprefix(PREFIX) in _SECRET else repr(value)
                 raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")
+        cls._name_version(chosen)
         settings = cls(**{name.removeprefix(PREFIX): value for name, value in chosen.items()})
         settings._check_intervals()
         return settings
+
+    @staticmethod
+    def _name_version(chosen: dict[str, Any]) -> None:
+        """Let both names of the version of the user's code say the same."""
+        names = PREFIX + "code_version", PREFIX + "release"
+        version, older = (chosen.get(name) or "" for name in names)
+        if version and older and version != older:
+            said = f"{names[0]}={version!r} and {names[1]}={older!r}"
+            raise ConfigurationError(f"{said} name one thing: set the first alone")
+        chosen.update(dict.fromkeys(names, version or older))
 
     def _check_intervals(self) -> None:
         if self.quarantine_keep is not None and not self.quarantine_export:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 #: Short work of a worker's heartbeat thread, which may not wait. It takes what sends commands unanswered,
@@ -76,6 +77,37 @@ class Tie(Protocol):
         """Return the commands that belong to the end of the run."""
 
 
+class Turn(Enum):
+    """What a message may do that a hold was asked about."""
+
+    BEGIN = "begin"
+    """As ever."""
+    ALONE = "alone"
+    """In a cell."""
+    SOON = "soon"
+    """It asks again in a moment."""
+    PARK = "park"
+    """It waits in the ledger."""
+
+
+class Asked(NamedTuple):
+    """A message about which a hold is asked.
+
+    Attributes:
+        token: of the start that it would have.
+        is_suspect: it runs alone anyway.
+        room: how many more cells its worker has at this moment; None: it can make none.
+        slots: of its worker's pool.
+    """
+
+    task: str
+    mid: str
+    token: str
+    is_suspect: bool
+    room: int | None
+    slots: int
+
+
 class Hold:
     """What keeps messages of one worker from beginning. On the event loop, unless it says so."""
 
@@ -89,6 +121,18 @@ class Hold:
             LedgerUnavailable: ``as_of_now``, and Redis is away.
         """
         return False
+
+    def asks(self, task: str) -> bool:
+        """Whether each message of a task is asked about before it begins (:meth:`turn`)."""
+        return False
+
+    def turn(self, asked: Asked) -> Turn:
+        """Return what a message may do; in a thread that may wait for the ledger.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        return Turn.BEGIN
 
     def stops(self, queue: str, task: str, request: Any) -> bool:
         """Whether a request may not begin, and its message goes back to its queue."""

@@ -22,6 +22,7 @@ from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
 from celery_poison.cli.redis_checks import Finding
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.extensions.deploy_guard import why_off
 from celery_poison.extensions.notify.notifier import Wording
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.ledger.connection import clear_errors
@@ -135,6 +136,8 @@ def examine(app: Celery) -> Iterator[Finding]:
     except LedgerUnavailable as error:
         cure = _VERIFY if "CERTIFICATE_VERIFY_FAILED" in str(error) else _START
         yield Finding("reachable", str(error), cure, broken=True)
+    if settings.deploy_guard:
+        yield _check_guard(settings)
     yield from (_check_tasks(plugin), _check_broker(app), *destinations(plugin), _check_backend(app))
     if directory := settings.spool_directory:
         spooled = spooled_here(directory)
@@ -191,6 +194,13 @@ def _check_trials(settings: Settings, workers: list[WorkerRecord]) -> Iterator[F
     for lacks in sorted({worker.cells for worker in workers} - {""}):
         nodes = some_of(worker.node for worker in workers if worker.cells == lacks)
         yield Finding("trials", f"{nodes}: {lacks}", _TRIALS)
+
+
+def _check_guard(settings: Settings) -> Finding:
+    why, _, cure = why_off(settings).partition(": ")
+    if why:
+        return Finding("deploy_guard", f"off: {why}", cure)
+    return Finding("deploy_guard", f"first runs of version {settings.code_version} go alone")
 
 
 def _check_stuck(app: Celery) -> Finding:

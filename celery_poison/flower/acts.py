@@ -13,7 +13,6 @@ from tornado.web import HTTPError
 
 from celery_poison.errors import MessageNotFound
 from celery_poison.extensions.holds.desk import HoldDesk
-from celery_poison.extensions.holds.pauses import Pause, Scope
 from celery_poison.extensions.outbox.causes import Cause
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.extensions.outbox.lanes import LaneRecord
@@ -21,6 +20,7 @@ from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.async_ledger import ActJob
 from celery_poison.flower.choosing import ACTIONS, Choice, MessageAct, NothingChosen, scheduled
+from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.store import Store
@@ -105,7 +105,7 @@ async def let_go(of: Guarded) -> Any:
         end: Callable[[], object] = partial(
             OutboxDesk(plugin_of(of.application.capp)).unblock, name, whose, **how
         )
-    elif kind == Scope.TASK:
+    elif kind in (Scope.TASK, Scope.VERSION):
         end = partial(desk.resume_task, name, **how)
     else:
         end = partial(desk.resume_queue, name, worker=whose, **how)
@@ -176,6 +176,7 @@ def _paused(pause: Pause) -> HeldBack:
         Scope.QUEUE: f"No worker consumes queue {pause.name}",
         Scope.TASK: f"Messages of task {pause.name} do not begin",
         Scope.ENDPOINT: f"{pause.worker} does not consume queue {pause.name}",
+        Scope.VERSION: f"Workers of {pause.version} do not begin task {pause.name}, which it kills",
     }[pause.scope]
     by = pause.actor or "itself"
     return HeldBack(pause.scope, pause.name, pause.worker, story, by, pause.note, pause.since)

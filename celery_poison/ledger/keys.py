@@ -107,6 +107,9 @@ class Keys:
     def worker(self, incarnation: str) -> str:
         return f"{self.prefix}worker:{incarnation}"
 
+    def first_runs(self, version: str, task: str) -> str:
+        return f"{self.prefix}first_runs:{version} {task}"
+
     def growth(self, incarnation: str) -> str:
         return f"{self.prefix}growth:{incarnation}"
 

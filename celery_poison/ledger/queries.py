@@ -228,6 +228,7 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         heard_at=(beat - int(raw["quiet_ms"])) / 1000 if raw.get("quiet_ms") else None,
         room=int(raw.get("room") or raw.get("concurrency") or 0),  # an older version does not write it
         cells=raw.get("cells", ""),
+        code_version=raw.get("release", ""),
     )
 
 

@@ -186,6 +186,11 @@ FAMILIES = (
         "1 while the fleet gate is closed: only a death on trial convicts",
         lambda s, o: o.gate.closed,
     ),
+    Family(
+        "tasks_paused_for_version",
+        "Tasks that the deploy guard has paused, since a version of the code kills them",
+        lambda s, o: sum(bool(pause.version) for pause in o.panel("paused") or ()),
+    ),
     Family("monitor_present", "1 if a monitor watches the workers", lambda s, o: bool(o.monitor)),
     Family(
         "unguarded_tasks",

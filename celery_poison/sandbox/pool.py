@@ -91,6 +91,12 @@ class Cells:
             self._complain(self._nursery)
         return isinstance(self._nursery, Nursery)
 
+    @property
+    def can_be(self) -> bool:
+        """Whether there are cells here, as far as is known without a look at the nursery; for any thread."""
+        has = self._settings.trial == "cell" and isinstance(self._nursery, Nursery)
+        return has and not self.host.pool.is_custom
+
     def _next_nursery(self) -> Nursery | str:
         """Fork another, where processes of the pool are forked as well; do without otherwise."""
         born_at, self._born_at = self._born_at, time.monotonic()

@@ -212,7 +212,7 @@ class Death:
     def __str__(self) -> str:
         watcher = "; its watcher was killed with it" if self.status is None else ""
         memory = f"; peak {self.peak >> 20} MiB" if self.peak else ""
-        return f"died again alone: {causes.short(self.cause)}{watcher}{memory}"
+        return f"died alone: {causes.short(self.cause)}{watcher}{memory}"
 
 
 def error_of(trial: Trial, death: Death, evidence: Evidence) -> Exception:

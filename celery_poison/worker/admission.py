@@ -15,7 +15,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_poison import causes
-from celery_poison.basics.parts import Hold
+from celery_poison.basics.parts import Asked, Hold, Turn
 from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Verdict, judge
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
@@ -84,6 +84,7 @@ class Admission:
         self.loop, self.background, self.ledger = site.loop, site.background, site.ledger
         self.settings, self.me, self.policies = site.settings, site.me, site.policies
         self.recorder, self.complain = site.recorder, site.complain
+        self._askers = [hold for hold in self.holds or () if type(hold).asks is not Hold.asks]
 
     def __call__(self, message: Any) -> Any:
         try:
@@ -126,7 +127,8 @@ class Admission:
         again = self.inflight.meets_again(message, message.headers[MID])
         suspected = again or self.resync.window.is_suspected
         paused = bool(self.holds) and any(hold.parks(task) for hold in self.holds)
-        care = paused or suspected or needs_care(message, policy)
+        asked = bool(self._askers) and diverts and any(hold.asks(task) for hold in self._askers)
+        care = paused or asked or suspected or needs_care(message, policy)
         blockable = self.checker.concerns(task)
         if not care and not blockable:
             return None
@@ -138,7 +140,7 @@ class Admission:
             worker=self.me.worker,
             pid=self.me.pid,
             epoch=self.loop.epoch,
-            suspected=suspected,
+            suspected=suspected or asked,
         )
         delivery.paused = paused
         if blockable:
@@ -270,14 +272,14 @@ class Admission:
                 self._acknowledge(delivery)
             case Action.QUARANTINE:
                 self._quarantine(delivery, verdict)
-            case _ if self._is_paused(delivery):
+            case _ if self._is_paused(delivery) or (turn := self._turn_of(delivery, verdict)) is Turn.PARK:
                 self._park_freely(delivery, recorded, delivery.start)
             case _:
                 if verdict.reason:
                     logger.warning(
                         "celery_poison: Task %s[%s] runs alone: %s", start.task, start.id, verdict.reason
                     )
-                alone = verdict.action is Action.RUN_ALONE
+                alone = verdict.action is Action.RUN_ALONE or turn is Turn.ALONE
                 if alone and self._is_tried_elsewhere(delivery):
                     # It takes no slot meanwhile: the active monitor publishes it for its trial.
                     self._park_freely(delivery, recorded, delivery.start._replace(alone=ALONE))
@@ -315,6 +317,26 @@ class Admission:
             task = delivery.start.task
             delivery.paused = any(hold.parks(task, as_of_now=True) for hold in self.holds)
         return delivery.paused
+
+    def _turn_of(self, delivery: Delivery, verdict: Verdict) -> Turn:
+        """Ask those who want to be; what has a time of its own, or is acknowledged early, begins as ever."""
+        start, cells = delivery.start, self.cells
+        asking = [hold for hold in self._askers if start.diverts and hold.asks(start.task)]
+        if not asking or names_of(delivery.message).get("eta"):
+            return Turn.BEGIN
+        turn = asking[0].turn(
+            Asked(
+                task=start.task,
+                mid=delivery.mid,
+                token=start.token,
+                is_suspect=verdict.action is Action.RUN_ALONE,
+                room=cells.room if cells.can_be else None,
+                slots=cells.host.pool.slots,
+            )
+        )
+        if turn is Turn.SOON:
+            raise Retry(SOON)
+        return turn
 
     def _park_freely(self, delivery: Delivery, recorded: MessageState, start: Start) -> None:
         """Park it although no earlier start is in its way."""

@@ -7,6 +7,7 @@ from tests.ledger.test_scripts import ROOMS
 
 #: Keys of the core that scripts of an extension read or write.
 ALLOWED = {
+    "deploy_guard": {"journal", "paused"},  # `paused` belongs to holds
     "holds": {"journal"},
     "notify": {"monitor_fence", "counts"},
     "once": {"running", "done"},
@@ -20,6 +21,7 @@ ALLOWED = {
 }
 #: Keys of an extension.
 OWN: dict[str, set[str]] = {
+    "deploy_guard": {"first_runs"},
     "holds": {"paused"},
     "notify": {"notified"},
     "once": {"effect"},

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from celery_poison import signals
+from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Over
+from celery_poison.extensions.deploy_guard.record import Record
 from celery_poison.extensions.notify import notifier as module
 from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.notifier import Notifier
@@ -264,6 +266,21 @@ def test_a_fleet_gate_that_closed_is_told_once_each_time(
         ledger.client.hdel(ledger.keys.gate, "until")
         looking.round()
         assert not inbox.told
+
+
+def test_NEW_18_a_task_that_is_paused_for_a_version_is_told_once(
+    watch: Callable[..., Watch], keeper: Keeper, inbox: Inbox
+) -> None:
+    record, runs = Record(keeper.ledger, "1.2.3"), FirstRuns(dead=("a", "b"), over=Over.DEATHS)
+    assert record.change(
+        "shop.pay", record.look("shop.pay"), runs, cause="signal:11", note="SIGSEGV, shop.py:63"
+    )
+    for looking in (watch(), watch()):
+        looking.round()
+    (told,) = inbox.told
+    assert (told["kind"], told["task"]) == ("deploy", "shop.pay")
+    assert "1.2.3 kills shop.pay (SIGSEGV, shop.py:63): paused" in told["text"]
+    assert told["command"].endswith("poison resume --task shop.pay")
 
 
 def test_what_is_in_quarantine_is_counted_right_whatever_comes_and_goes(fleet: Fleet, keeper: Keeper) -> None:

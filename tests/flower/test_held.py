@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from celery_poison.extensions.holds.pauses import Pauses, Scope
+from celery_poison.extensions.holds.pauses import Pauses
 from celery_poison.extensions.outbox.desk import OutboxDesk
+from celery_poison.ledger.pauses import Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
@@ -54,7 +55,7 @@ def test_WAS_6_what_is_over_already_is_told_to_a_program_and_no_error_for_a_pers
     assert flower.post("/poison/held/resume", gone, **TOKEN).status == 303
     assert flower.post_json("/api/poison/held/resume", gone).status == 404
     wrong = flower.post_json("/api/poison/held/resume", {"kind": "fleet", "name": "mail"})
-    assert wrong.status == 400 and "queue, task, endpoint, sending" in wrong.json["error"]
+    assert wrong.status == 400 and "queue, task, endpoint, version, sending" in wrong.json["error"]
 
 
 def test_TP1_6_WAS_7_a_person_holds_back_what_she_let_go_before(serve: Serve, fleet: Fleet) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
-from celery_poison.extensions.holds.pauses import Pause, Paused, Pauses, Scope, holding
+from celery_poison.extensions.holds.pauses import Pauses
 from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.pauses import Pause, Paused, Scope, holding
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of

@@ -51,6 +51,7 @@ def test_each_key_of_a_script_is_built_by_the_keys_module(name: str) -> None:
         "tied",
         "lane",
         "asked",
+        "first_runs",
     }
     named.add("copy")  # the message of another mid
     assert set(scripts.script(name).keys) <= named

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from celery_poison.causes import Evidence
 from celery_poison.extensions.notify.notifier import GROWTH, Delivery, Notification, Wording, due
+from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.model import GateRecord, MessageRecord
 from celery_poison.quarantine.search import Group
 from tests.docs.pages import rows, section, text, words
@@ -153,6 +154,7 @@ def test_the_how_to_tells_every_field_and_every_kind() -> None:
         wording.group(GROUP, 0, None),
         wording.groups([GROUP]),
         wording.gate(GateRecord()),
+        wording.deploy(Pause(scope=Scope.VERSION, name="shop.pay", version="1.2.3", note="SIGSEGV")),
         wording.blame(["shop.pay is suspicious"]),
         wording.test(),
     ]

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_poison.causes import Evidence
-from celery_poison.extensions.holds.pauses import read_pauses
 from celery_poison.extensions.proposals.proposal import Proposal
 from celery_poison.ledger.decisions import Wish
+from celery_poison.ledger.pauses import read_pauses
 from celery_poison.model import Start
 from celery_poison.quarantine.lines import BadExport
 from celery_poison.quarantine.lines import fields_of_line as fields_of

@@ -16,7 +16,7 @@ from celery_poison.extension import Extension
 from celery_poison.ledger import Ledger
 
 if TYPE_CHECKING:
-    from celery_poison.extensions.holds.pauses import Paused
+    from celery_poison.ledger.pauses import Paused
 
 
 class Holds(Extension):
@@ -34,7 +34,7 @@ class Holds(Extension):
         return [Pausing(site)]
 
     def stops(self, ledger: Ledger) -> Callable[[str, str], bool]:
-        from celery_poison.extensions.holds.pauses import Paused
+        from celery_poison.ledger.pauses import Paused
 
         paused = self._paused.get(ledger)
         if paused is None:
@@ -57,7 +57,7 @@ class Holds(Extension):
 
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
         from celery_poison.extensions.holds.held import find_held, resume_of
-        from celery_poison.extensions.holds.pauses import holding
+        from celery_poison.ledger.pauses import holding
 
         pauses = holding(ledger)
         yield Panel(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from celery_poison.errors import ConfigurationError, MessageNotFound
-from celery_poison.extensions.holds.pauses import Pause, Pauses, Scope, holding
+from celery_poison.extensions.holds.pauses import Pauses
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.pauses import Pause, Scope, holding
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.rules import with_note
 from celery_poison.quarantine.store import Store
@@ -62,7 +63,8 @@ class HoldDesk:
             MessageNotFound: nothing of that is paused.
         """
         actor = actor or default_actor()
-        pauses = [pause for pause in self.pauses() if pause.name == queue and pause.scope is not Scope.TASK]
+        of_queues = (Scope.QUEUE, Scope.ENDPOINT)
+        pauses = [pause for pause in self.pauses() if pause.name == queue and pause.scope in of_queues]
         if worker:
             pauses = [pause for pause in pauses if pause.worker == worker]
         for pause in pauses:
@@ -81,9 +83,14 @@ class HoldDesk:
         Raises:
             MessageNotFound: it is not paused.
         """
-        pauses = [pause for pause in self.pauses() if (pause.scope, pause.name) == (Scope.TASK, task)]
-        said = with_note(f"task {task}", note)
-        self._pauses.resume(Scope.TASK, task, actor=actor or default_actor(), said=said)
+        of_tasks = (Scope.TASK, Scope.VERSION)
+        pauses = [pause for pause in self.pauses() if pause.name == task and pause.scope in of_tasks]
+        for pause in pauses:
+            said = with_note(f"task {task}" + (f" for {pause.version}" if pause.version else ""), note)
+            who = {"actor": actor or default_actor(), "said": said}
+            self._pauses.resume(pause.scope, task, **who, code_version=pause.version)
+        if not pauses:
+            raise MessageNotFound(f"task {task} is not paused")
         return pauses
 
     def _pause(self, scope: Scope, name: str, actor: str, note: str) -> Pause:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_poison.basics.text import count_of, some_of, when
-from celery_poison.extensions.holds.pauses import Pause, Scope
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import consumed_queues
 from celery_poison.quarantine.queues import Unread, waiting_in
@@ -38,7 +38,7 @@ def find_held(host: Any, ledger: Ledger, pauses: Iterable[Pause]) -> tuple[list[
     Args:
         host: the plugin of the app.
     """
-    paused = {pause.name: pause for pause in pauses if pause.scope is not Scope.TASK}
+    paused = {pause.name: pause for pause in pauses if pause.scope in (Scope.QUEUE, Scope.ENDPOINT)}
     if not paused:
         return [], []
     consumed = consumed_queues(Queries(ledger).workers(int(host.settings.activation_interval * 1000)))

@@ -26,7 +26,7 @@ from celery_poison import signals
 from celery_poison.basics.parts import Hold
 from celery_poison.broker.unacked import number_of
 from celery_poison.decide import End
-from celery_poison.extensions.holds.pauses import Paused, Pauses, Scope
+from celery_poison.extensions.holds.pauses import Pauses
 from celery_poison.extensions.holds.suspension import (
     FRESH,
     PROBING,
@@ -36,6 +36,7 @@ from celery_poison.extensions.holds.suspension import (
     after_run,
     most_suspended,
 )
+from celery_poison.ledger.pauses import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.worker.site import Site
 
@@ -210,7 +211,7 @@ class Pausing(Hold):
     """
 
     def __init__(self, site: Site) -> None:
-        self.paused = Paused(site.ledger, site.complain)
+        self.paused = Paused(site.ledger, site.complain, site.settings.code_version)
         self._app, self._me, self._loop = site.app, site.me, site.loop
         self.endpoints = Endpoints(site, self.changed)
         #: What was taken out here, and only that is put in again.

@@ -9,7 +9,7 @@ import click
 from celery_poison.cli.output import answer
 from celery_poison.cli.session import app_of, json_option, verb, who_options
 from celery_poison.extensions.holds.desk import HoldDesk
-from celery_poison.extensions.holds.pauses import Scope
+from celery_poison.ledger.pauses import Scope
 from celery_poison.quarantine.store import Store
 
 _SOON = "the workers act on it within a heartbeat"
@@ -65,5 +65,10 @@ def resume(ctx: click.Context, queue: str, task: str, worker: str, **who: str) -
         raise click.UsageError("--worker goes with --queue")
     desk = HoldDesk(Store(app_of(ctx)))
     over = desk.resume_queue(name, worker=worker, **who) if queue else desk.resume_task(name, **who)
-    lines = [f"resumed  {each.scope} {each.name}{each.worker and f' of {each.worker}'}" for each in over]
+    lines = [
+        f"resumed  {each.scope} {each.name}{each.worker and f' of {each.worker}'}"
+        if not each.version
+        else f"resumed  task {each.name} for {each.version}"
+        for each in over
+    ]
     answer([each.as_dict() for each in over], *lines, hint=_SOON)

@@ -27,6 +27,7 @@ from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.failover.aside import Aside
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.pauses import Pause, paused_versions
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, MessageRecord
 from celery_poison.quarantine.finder import Finder
@@ -126,6 +127,12 @@ class Wording:
         said = f"{gate.story} in a short time: the fleet gate is closed, only a death on trial convicts"
         return self._made("gate_closed", said, "poison status", oldest=gate.closed_at)
 
+    def deploy(self, pause: Pause) -> Notification:
+        """Tell that a task is paused, since a new version kills it."""
+        words = f"poison resume --task {argument(pause.name)}"
+        said = f"{clean(pause.story)}, its messages wait untouched"
+        return self._made("deploy", said, words, task=clean(pause.name)[:_LENGTH], oldest=pause.since)
+
     def blame(self, sentences: Sequence[str]) -> Notification:
         """Report what the analysis of the journal accuses since it last judged."""
         said = "newly accused: " + "; ".join(sentences[:MOST_ACCUSED])
@@ -142,6 +149,11 @@ class Wording:
         return Notification(
             kind=kind, text=text, app=self._app, namespace=self._namespace, command=typed, **fields
         )
+
+
+def _id_of(pause: Pause) -> str:
+    """Return what stands for a group where a pause for a version is meant."""
+    return f"deploy-{round(pause.since * 1000)}"
 
 
 #: Stands for a group where the fleet gate is meant.
@@ -219,7 +231,9 @@ class Notifier:
     def __init__(
         self, app: Celery, ledger: Ledger, settings: Settings, announce: Callable[..., object]
     ) -> None:
-        self._notes = Notes(ledger)
+        self._ledger, self._notes = ledger, Notes(ledger)
+        #: Tasks that are paused for a version, each by what is noted about it.
+        self._pauses: dict[str, Pause] = {}
         self._queries = Queries(ledger)
         self._finder = Finder(ledger, self._queries)
         self._wording = Wording(app.main or "celery", settings.namespace)
@@ -250,7 +264,9 @@ class Notifier:
         with no_fork():
             notified = self._notes.read()
             now = time.monotonic()
-            empty = {field.partition(":")[0] for field in notified} - groups.keys() - {GATE}
+            self._pauses = {_id_of(pause): pause for pause in paused_versions(self._ledger)}
+            empty = {field.partition(":")[0] for field in notified}
+            empty -= {*groups, *self._pauses, GATE}
             self._empty_since = {group: self._empty_since.get(group, now) for group in empty}
             over = {group for group, since in self._empty_since.items() if now - since >= EMPTY}
             if over:  # they are new when they come back
@@ -273,6 +289,9 @@ class Notifier:
         closed_ms = round((gate.closed_at or 0) * 1000)
         if gate.closed and before.get(GATE) != closed_ms:
             batch.append((self._wording.gate(gate), {delivery.field(GATE): closed_ms}))
+        for id, pause in self._pauses.items():
+            if id not in before:
+                batch.append((self._wording.deploy(pause), {delivery.field(id): 1}))
         counts = {id: group.count for id, group in groups.items()}
         for ids in due(counts, before, left - len(batch)):
             if len(ids) > 1:

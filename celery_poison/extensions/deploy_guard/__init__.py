@@ -1,0 +1,105 @@
+"""The deploy guard (NEW-18): the first runs of each task under a new version go one at a time to a cell.
+
+``first_runs`` decides, ``record`` keeps that in the ledger, ``guarding`` obeys in a worker, ``watching`` is
+what the active monitor does. A pause is one of ``extensions.holds``, for one version alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from celery_poison.basics.parts import Hold, Panel, Round
+from celery_poison.basics.text import argument
+from celery_poison.decide import End, Run
+from celery_poison.errors import ConfigurationError
+from celery_poison.extension import Extension
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.settings import Settings
+
+if TYPE_CHECKING:
+    from celery_poison.extensions.deploy_guard.guarding import Guarding
+    from celery_poison.extensions.deploy_guard.watching import Watch
+
+
+def why_off(settings: Settings) -> str:
+    """Return what keeps a guard off that is wanted, as a sentence with its cure; empty: nothing."""
+    if settings.observe_only:
+        return "poison_observe_only is set: nothing is held back"
+    if not settings.code_version:
+        return "poison_code_version is not set: let the deployment set it to a tag or a commit"
+    if settings.trial != "cell":
+        return f"poison_trial={settings.trial!r}: first runs need cells, set it to 'cell'"
+    return ""
+
+
+class DeployGuard(Extension):
+    """Imports what it needs when it is needed: most apps only publish."""
+
+    def __init__(self, host: Any) -> None:
+        super().__init__(host)
+        #: Of the workers in this process; their holds keep them.
+        self._guards: WeakSet[Guarding] = WeakSet()
+        self._watches: WeakKeyDictionary[Ledger, Watch] = WeakKeyDictionary()
+
+    def hold(self, site: Any) -> Iterable[Hold]:
+        if not site.settings.deploy_guard:
+            return
+        if why := why_off(site.settings):
+            site.complain(ConfigurationError(f"poison_deploy_guard is off: {why}"))
+            return
+        from celery_poison.extensions.deploy_guard.guarding import Guarding
+
+        guard = Guarding(site)
+        self._guards.add(guard)
+        yield guard
+
+    def ended(self, site: Any, request: Any, run: Run, error: BaseException) -> None:
+        if self._guards and run.end is End.DIED:
+            for guard in list(self._guards):
+                guard.died(request.poison_token, run, error)
+
+    def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
+        if self._is_on:
+            from celery_poison.extensions.deploy_guard.watching import PAUSE
+
+            yield Round("poison-deploy-guard", PAUSE, self._watch(ledger).round)
+
+    def stops(self, ledger: Ledger) -> Callable[[str, str], bool]:
+        return self._watch(ledger).stops() if self._is_on else super().stops(ledger)
+
+    def panel(self, ledger: Ledger) -> Iterable[Panel]:
+        if not self._is_on:
+            return
+        from celery_poison.extensions.deploy_guard.watching import sentence_of
+        from celery_poison.ledger.pauses import paused_versions
+
+        pauses = paused_versions(ledger)
+        parked = Queries(ledger).parked_now() if pauses else ()
+        waiting = Counter(each.start.task for _, each in parked)
+        yield Panel(
+            "deploys",
+            as_json=[{**pause.as_dict(), "waiting": waiting[pause.name]} for pause in pauses],
+            decisions=[sentence_of(pause, waiting[pause.name]) for pause in pauses],
+            typed=[f"poison resume --task {argument(pause.name)}" for pause in pauses],
+        )
+
+    @property
+    def _is_on(self) -> bool:
+        return bool(self.host.settings.deploy_guard)
+
+    def _watch(self, ledger: Ledger) -> Watch:
+        from celery_poison.extensions.deploy_guard.watching import Watch
+
+        watch = self._watches.get(ledger)
+        if watch is None:
+            settings = self.host.settings
+            watch = Watch(ledger, settings.activation_interval, settings.deploy_guard_wait)
+            self._watches[ledger] = watch
+        return watch
+
+
+EXTENSION = DeployGuard

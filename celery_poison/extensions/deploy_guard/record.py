@@ -1,0 +1,94 @@
+"""First runs in the ledger, one key a task and version. All raise ``LedgerUnavailable`` without Redis."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Over
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.pauses import Scope, field_of
+from celery_poison.ledger.scripts import Code
+from celery_poison.model import Start
+
+#: Seconds for which first runs are remembered after their last change.
+KEEP = 7 * 24 * 3600
+
+
+class Seen(NamedTuple):
+    """What one look found.
+
+    Attributes:
+        raw: as it stands in the ledger; a change is refused if that is not there any more.
+        now: ms since 1970, by Redis' clock.
+        lives: the run whose turn it is has a start on record.
+    """
+
+    raw: bytes
+    runs: FirstRuns
+    now: int
+    lives: bool
+
+    @property
+    def is_busy(self) -> bool:
+        return self.runs.is_busy(self.now, lives=self.lives)
+
+
+class Record:
+    """The first runs of the tasks of one version."""
+
+    def __init__(self, ledger: Ledger, version: str) -> None:
+        self._ledger = ledger
+        self.version = version
+
+    def look(self, task: str) -> Seen:
+        client, keys = self._ledger.client, self._ledger.keys
+        with clear_errors("reading the first runs of a task"):
+            pipe = client.pipeline(transaction=False)
+            pipe.get(keys.first_runs(self.version, task))
+            pipe.time()
+            raw, (seconds, micros) = pipe.execute()
+            runs = FirstRuns.decode(raw or b"")
+            start: Any = client.hget(keys.running, runs.mid) if runs.token else None
+        lives = bool(start) and Start.decode(start).token == runs.token
+        return Seen(raw or b"", runs, seconds * 1000 + micros // 1000, lives)
+
+    def change(self, task: str, seen: Seen, runs: FirstRuns, *, cause: str = "", note: str = "") -> bool:
+        """Replace what was seen; False if another was faster. Too many deaths pause the task (NEW-18).
+
+        Args:
+            cause, note: of the last death: what it died of, and that with its place in the code.
+        """
+        version, field = self.version, ""
+        if runs.over is Over.DEATHS:
+            field = field_of(Scope.VERSION, task, version)
+        code, *_ = self._ledger.scripts.call(
+            f"{__package__}:first_runs",
+            {"first_runs": self._ledger.keys.first_runs(version, task)},
+            seen=seen.raw,
+            runs=runs.encode(),
+            keep_s=KEEP,
+            field=field,
+            task=task,
+            code_version=version,
+            cause=cause,
+            note=note,
+            said=f"{version} kills {task} ({note})",
+        )
+        return code is Code.OK
+
+    def lift(self, task: str, said: str) -> bool:
+        """End the pause, and let the first runs begin anew; False if a person was faster.
+
+        Args:
+            said: the journal's note.
+        """
+        code, *_ = self._ledger.scripts.call(
+            f"{__package__}:lift",
+            {"first_runs": self._ledger.keys.first_runs(self.version, task)},
+            field=field_of(Scope.VERSION, task, self.version),
+            task=task,
+            code_version=self.version,
+            said=said,
+        )
+        return code is Code.OK
