@@ -153,6 +153,16 @@ class Paused:
         paused = [pause for field, pause in pauses.items() if before.get(field) != pause]
         return paused, [pause for field, pause in before.items() if field not in pauses]
 
+    def as_of_now(self) -> Paused:
+        """Return a new copy; this one stays as it is, so that its owner still hears what has changed.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        newest = Paused(self._ledger, self._complain, self._code_version)
+        newest.refresh()
+        return newest
+
     def suspended(self, node: str) -> dict[str, float]:
         """Return from which queues a node has suspended itself: queue -> seconds, as of the last change."""
         mine = (pause for pause in self._by_field.values() if pause.worker == node and pause.until)

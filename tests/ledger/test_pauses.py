@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.extensions.holds.pauses import Pauses
+from celery_poison.extensions.holds.pausing import Pausing
 from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
@@ -16,7 +19,9 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.stored_message import pack
+from celery_poison.settings import Settings
 from tests.apps.harness import Fleet
+from tests.sites import site
 
 
 @pytest.fixture
@@ -67,6 +72,20 @@ def test_a_copy_tells_what_has_changed_since_it_was_refreshed_last(ledger: Ledge
     begun, ended = copy.refresh()
     assert not begun and [pause.name for pause in ended] == ["q"]
     assert not copy.stops("q", "another") and copy(Scope.TASK, "t")
+
+
+def test_a_parked_message_that_asks_as_of_now_takes_no_news_from_its_worker(ledger: Ledger) -> None:
+    calls: list[object] = []
+    parts: Any = {"me": SimpleNamespace(node="w1@h"), "loop": SimpleNamespace(call_in_loop=calls.append)}
+    parts["loop"].consumer = object()
+    pausing = Pausing(site(settings=Settings(), ledger=ledger, complain=calls.append, **parts))
+    _pause(ledger, Scope.QUEUE, "q")
+    _pause(ledger, Scope.TASK, "t")
+    assert pausing.parks("t", as_of_now=True) and not pausing.parks("another", as_of_now=True)
+    assert not calls
+    pausing.refresh(is_up=True)
+    assert len(calls) == 2, "it stops to consume the queue, and puts back what waits"
+    assert pausing.stops("q", "another", object())
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", '"x"', '{"since_ms": "soon"}', "[" * 9999])

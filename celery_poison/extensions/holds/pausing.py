@@ -218,9 +218,8 @@ class Pausing(Hold):
         self._out: dict[str, Queue] = {}
 
     def parks(self, task: str, *, as_of_now: bool = False) -> bool:
-        if as_of_now:
-            self.paused.refresh()
-        return self.paused(Scope.TASK, task)
+        paused = self.paused.as_of_now() if as_of_now else self.paused
+        return paused(Scope.TASK, task)
 
     def stops(self, queue: str, task: str, request: Any) -> bool:
         return self.paused.stops(queue, task) or self.endpoints.stops(queue, request)
