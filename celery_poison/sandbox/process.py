@@ -137,9 +137,8 @@ class Running:
     def _result(self) -> tuple[bool, Any]:
         try:
             ok, value = take(self._box)
-        except (
-            BaseException
-        ) as error:  # such as a class that is not to be found; or the user's code ends threads
+        except BaseException as error:
+            # Such as a class that is not to be found; or the user's code, which reads it, ends this thread.
             return False, info_of(error if isinstance(error, Exception) else RuntimeError(repr(error)))
         return ok, value
 
