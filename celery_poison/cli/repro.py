@@ -48,7 +48,7 @@ def repro(ctx: click.Context, id: str, output: Path | None, pickled: bool, **opt
     found: dict[str, Any] = {}
     if options["minimise"]:
         if made.hidden or call.pickled is not None:
-            raise IllegalTransition("--minimise needs arguments in JSON of which poison_redact hides none")
+            raise IllegalTransition("--minimise needs JSON arguments, and poison_redact may hide none")
 
         def written(smaller: Call) -> Repro:
             return repro_of(app, record, stored, smaller)
@@ -83,7 +83,7 @@ def _write(made: Repro, output: Path | None) -> Path | None:
 
 
 def _minimised(call: Call, written: Any, attempts: int, seconds: int) -> tuple[Call, dict[str, Any]]:
-    """Return the smallest call found of which the task dies as of the first, and what was found."""
+    """Return the smallest call that ends the task as the first one does, and a summary of the search."""
     until, runs = time.monotonic() + seconds, 0
 
     def end_of(value: Any) -> str:

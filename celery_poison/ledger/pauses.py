@@ -118,7 +118,7 @@ class Paused:
     """A copy of what is paused, replaced as a whole: one thread refreshes it, any thread asks it.
 
     Args:
-        complain: takes errors about what is not usable.
+        complain: takes errors about entries that cannot be read.
         code_version: of who asks: pauses of other versions do not count.
     """
 
@@ -137,7 +137,7 @@ class Paused:
         self._at = 0.0
 
     def refresh(self) -> tuple[list[Pause], list[Pause]]:
-        """Take over what has changed; return what is paused now, and what is not any more.
+        """Take over all changes; return the pauses that began, and those that ended.
 
         Raises:
             LedgerUnavailable: Redis is away; what was paused stays so.

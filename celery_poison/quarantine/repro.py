@@ -180,7 +180,7 @@ def _literal(value: Any, shown: Any, name: str, hidden: list[str], indent: int =
         return f"float({str(value)!a})"
     if value is None or type(value) in (bool, int, float, str):
         return ascii(value)
-    raise BodyRefused("its arguments hold what is not JSON")
+    raise BodyRefused("its arguments hold values that JSON does not have")
 
 
 def _bracketed(brackets: str, parts: list[str], indent: int) -> str:

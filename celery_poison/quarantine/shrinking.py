@@ -11,10 +11,10 @@ class Spent(Exception):
 
 
 def shrink(value: Any, dies: Callable[[Any], bool]) -> Any:
-    """Return the smallest value that was found of which the task still dies.
+    """Return the smallest value found that still kills the task.
 
     Args:
-        value: of JSON, of which it dies.
+        value: JSON that kills the task.
         dies: whether it dies of another; raises ``Spent`` when it may not be asked any more.
     """
     try:

@@ -26,7 +26,7 @@ from celery import Celery, platforms
 from celery.app.utils import find_app
 
 from celery_poison.basics import procfs
-from celery_poison.basics.forking import no_fork, real_thread_starter, unpatched
+from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.basics.text import apps_given
 from celery_poison.ledger import Ledger
 from celery_poison.plugin import plugin_of
@@ -219,9 +219,6 @@ def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool
                 _be_watcher(pickle.loads(data), end_of_worker, fds, be)
         for fd in fds:
             _close(fd)
-        if ledger is not None and real_thread_starter() is None:
-            with suppress(Exception):  # the next cells need not load it, which may take 20 ms and 20 MB
-                _ = app.backend
     _say_that_it_ended(app, worker)
 
 

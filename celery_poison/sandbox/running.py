@@ -30,7 +30,7 @@ RELIEF = 0.25
 class Trials:
     """All that runs in cells of one worker, and the thread that hears it.
 
-    ``hears`` is told on the event loop what becomes of each trial: ``finished``, ``again`` or ``refused``;
+    ``hears`` gets the outcome of each trial on the event loop: ``finished``, ``again`` or ``refused``;
     and to ``look`` again, while it ``is_waited_for``.
     """
 

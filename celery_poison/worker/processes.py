@@ -207,7 +207,7 @@ class Exits:
 
     def __init__(self, reports: CrashReports | None) -> None:
         self._reports = reports
-        #: Are told the pid of each that has ended; they do not raise.
+        #: Called with the pid of each process that has ended; they do not raise.
         self.hears: list[Callable[[int], object]] = []
         self._ended: dict[int, _Exit] = {}
         self._kills = Kills()

@@ -46,7 +46,7 @@ class FirstRuns:
         began: ms since 1970 by Redis' clock, when the first of them had its turn.
         alive: how many ended alive since the last death.
         dead: tokens of those that died.
-        mid, token: of the run whose turn it is; empty: nobody's.
+        mid, token: of the run whose turn it is; empty: no run has it.
         since: when it had its turn, in ms.
     """
 
@@ -103,7 +103,7 @@ def begun(runs: FirstRuns, mid: str, token: str, now: int) -> FirstRuns:
 
 
 def ended(runs: FirstRuns, token: str, outcome: Outcome, needed: int) -> FirstRuns:
-    """Return what follows from the end of a run that had its turn, however often that is told.
+    """Return what follows from the end of a run that had its turn; a second call with it changes nothing.
 
     A death counts even if another has the turn by now: its start was off the record for a moment.
 

@@ -22,7 +22,7 @@ class Waiting:
     Attributes:
         seq: its number.
         lane: where it waits; None: it could not be sent, and lies among the failed ones.
-        message: None if nobody can read it.
+        message: None if it cannot be read.
     """
 
     seq: int

@@ -26,7 +26,7 @@ from celery_poison.model import Start
 
 logger = get_logger("celery_poison")
 
-#: Seconds for which a ledger that is away is told of no commit: not every transaction waits for it.
+#: Seconds in which no commit is announced to a ledger that is away: not every transaction waits for it.
 UNTOLD = 30.0
 
 

@@ -21,7 +21,7 @@ def send_failed(
     blocked: bool,
     uncertain: bool = False,
 ) -> Report:
-    """Return what is told of a message that could not be sent; of a batch, of the first (TP1-3, table 2-4).
+    """Return the report of a message that could not be sent; of a batch, of its first (TP1-3, table 2-4).
 
     Args:
         detail: what the broker said.
