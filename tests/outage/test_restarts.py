@@ -60,7 +60,7 @@ def test_EMS_1_a_worker_that_died_during_the_outage_is_recovered_from(
     new_site: NewSite, new_server: NewRedis
 ) -> None:
     redis = new_server(appendonly="yes")
-    site = new_site(redis.url())
+    site = new_site(redis.url(), worker_prefetch_multiplier=1)
     with site.worker("w1", concurrency=1) as w1, site.worker("w2", concurrency=1) as w2:
         w1.wait_ready(), w2.wait_ready()
         sent = [site.send("where", n, 4) for n in range(2)]

@@ -74,8 +74,9 @@ class Court(Fleet):
         leases = self.quarantine.queries.leases
 
         def beaten() -> int:
-            return max(at for name, at in leases().items() if name.startswith(worker.hostname))
+            return max((at for name, at in leases().items() if name.startswith(worker.hostname)), default=0)
 
+        self.await_that(beaten, f"{worker.hostname} has said that it lives")
         until = beaten() + 1000 * seconds
         return lambda: beaten() > until
 
