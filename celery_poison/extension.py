@@ -91,12 +91,12 @@ class Extension:
     def lost(self, ledger: Ledger, mid: str, start: Start, cause: str, reason: str) -> None:
         """Hear of a start whose worker died, before its end is recorded; again if Redis is away meanwhile."""
 
-    def hold(self, site: Any) -> Iterable[Hold]:
+    def holds(self, site: Any) -> Iterable[Hold]:
         """Return what keeps messages of a worker from beginning; asked once, when it starts."""
         return ()
 
-    def stops(self, ledger: Ledger) -> Callable[[str, str], bool]:
-        """Return what says whether messages of a queue and a task may not begin now."""
+    def keeps_waiting(self, ledger: Ledger) -> Callable[[str, str], bool]:
+        """Return what says whether messages of a queue and a task that wait, in the ledger too, wait on."""
         return lambda queue, task: False
 
     def blockade(self, ledger: Ledger, queue: str, begins: bool, actor: str, note: str) -> None:
@@ -144,7 +144,7 @@ class Extensions:
         self.around_body, self.tying = bind(Extension.around_body), bind(Extension.tying)
         self.still_awaited, self.unknown_task = bind(Extension.still_awaited), bind(Extension.unknown_task)
         self.ended, self.lost = bind(Extension.ended), bind(Extension.lost)
-        self.hold, self.stops = bind(Extension.hold), bind(Extension.stops)
+        self.holds, self.keeps_waiting = bind(Extension.holds), bind(Extension.keeps_waiting)
         self.blockade, self.acts = bind(Extension.blockade), bind(Extension.acts)
         self.rounds, self.panel = bind(Extension.rounds), bind(Extension.panel)
         self.helpers, self.services = bind(Extension.helpers), bind(Extension.services)

@@ -29,7 +29,7 @@ from kombu.transport.redis import Empty, Mutex, MutexHeld
 from kombu.utils.json import dumps, loads
 from redis.exceptions import NoScriptError
 
-from celery_poison.broker.held import Held, Holdings
+from celery_poison.broker.book import Book, Books
 from celery_poison.broker.sealed import Sealed, origin_of, tagged, wrapped
 from celery_poison.broker.unacked import Unacked, announce, arriving_key, owner_of, text
 
@@ -83,7 +83,7 @@ class RedisMessage(virtual.Message, Sealed):
         self.registered = arrival is not None  # as unacknowledged, already
         tag = arrival.tag if arrival else channel.next_tag()
         if arrival and arrival.channel is not channel:  # another consumer of the connection asked for it
-            channel.held.take(tag, channel)
+            channel.book.take(tag, channel)
         self.queue_name = channel.arriving_from
         self.origin = origin_of(payload)
         try:
@@ -94,13 +94,13 @@ class RedisMessage(virtual.Message, Sealed):
 
     @property
     def is_mine(self) -> bool:
-        return bool(self.channel.held.holds(self.delivery_tag))
+        return bool(self.channel.book.holds(self.delivery_tag))
 
     def is_done(self) -> None:
-        self.went_back = self.channel.held.note_done(self.delivery_tag)
+        self.went_back = self.channel.book.note_done(self.delivery_tag)
 
     def has_moved(self) -> None:
-        self.channel.held.note_moved(self.delivery_tag)
+        self.channel.book.note_moved(self.delivery_tag)
 
     def reject(self, requeue: bool = False) -> None:
         """As in kombu; a guarded message that is put back goes to the front of its queue (WAS-3)."""
@@ -116,7 +116,7 @@ class OwnedQoS(redis.QoS):
 
     def append(self, message: Any, delivery_tag: str) -> None:
         if not message.registered:
-            self.channel.held.take(delivery_tag, self.channel)
+            self.channel.book.take(delivery_tag, self.channel)
             # As in its queue, where every publish has a tag of its own.
             properties = {**message._raw["properties"], "delivery_tag": message.origin or delivery_tag}
             entry = dumps([{**message._raw, "properties": properties}, "", message.queue_name])
@@ -127,19 +127,19 @@ class OwnedQoS(redis.QoS):
         virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
-        self.channel.held.acknowledge(delivery_tag)
+        self.channel.book.acknowledge(delivery_tag)
         virtual.QoS.ack(self, delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if requeue:
-            self.channel.held.put_back(delivery_tag, leftmost=True)
+            self.channel.book.put_back(delivery_tag, leftmost=True)
         else:
-            self.channel.held.acknowledge(delivery_tag)
+            self.channel.book.acknowledge(delivery_tag)
         virtual.QoS.ack(self, delivery_tag)
 
     def put_first(self, delivery_tag: str) -> None:
         """Put an unacked message back to the front of its queue."""
-        self.channel.held.put_back(delivery_tag)
+        self.channel.book.put_back(delivery_tag)
         virtual.QoS.ack(self, delivery_tag)
 
     def restore_unacked(self, client: Any = None) -> None:
@@ -158,7 +158,7 @@ class OwnedQoS(redis.QoS):
         with self.channel.conn_or_acquire() as client, suppress(MutexHeld):
             before = time() - self.visibility_timeout
             with Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire):
-                unacked, mine = Unacked(self.channel), self.channel.held.tags()
+                unacked, mine = Unacked(self.channel), self.channel.book.tags()
                 is_alive = cache(self.channel.owner_is_alive)
 
                 def is_lost(tag: str) -> bool:
@@ -187,7 +187,7 @@ class OwnedChannel(_Base):
 
     boot_id: str
     new_boot_id: Callable[[], str]
-    holdings: Holdings
+    books: Books
     owner_is_alive: OwnerIsAlive
 
     QoS = OwnedQoS
@@ -214,9 +214,9 @@ class OwnedChannel(_Base):
         super().__init__(*args, **kwargs)
 
     @cached_property
-    def held(self) -> Held:
+    def book(self) -> Book:
         """What this process holds of this broker."""
-        return self.holdings.of(self)
+        return self.books.of(self)
 
     @property
     def is_full(self) -> bool:
@@ -246,8 +246,8 @@ class OwnedChannel(_Base):
         """Put back what this channel received and no process has begun."""
         if self._receives and self.do_restore:
             self._receives = False
-            self.holdings.before_return(self)
-            self.held.leave(self)
+            self.books.before_return(self)
+            self.book.leave(self)
 
     def _connparams(self, asynchronous: bool = False) -> Any:
         # kombu fails here with an AttributeError, which ends the worker, when it closes a lost connection:
@@ -261,7 +261,7 @@ class OwnedChannel(_Base):
             self._without_acks.add(queue)
         else:
             self._without_acks.discard(queue)
-            self._receives = bool(self.held)
+            self._receives = bool(self.book)
         result = super().basic_consume(queue, no_ack, *args, **kwargs)
         callbacks = self.connection._callbacks
         callbacks[queue] = self._named(queue, callbacks[queue], no_ack)
@@ -289,7 +289,7 @@ class OwnedChannel(_Base):
         def receive(raw: Any) -> Any:
             self.arriving_from = queue
             if no_ack and (arrival := self.connection.arrival) is not None:
-                self.held.acknowledge(arrival.tag)  # the process that takes it will not
+                self.book.acknowledge(arrival.tag)  # the process that takes it will not
             return callback(raw)
 
         return receive
@@ -313,11 +313,11 @@ class OwnedChannel(_Base):
             announce(self, self.boot_id, queues[0])
             self._announced.add(queues[0])
         if self._tag_in_flight:  # its answer was lost, kombu has connected anew without a word
-            self.held.lost_sight_of(self._tag_in_flight)
+            self.book.lost_sight_of(self._tag_in_flight)
         connection = self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
         self._tag_in_flight = self.next_tag()
-        self.held.take(self._tag_in_flight, self)
+        self.book.take(self._tag_in_flight, self)
         wait, fetch = self._commands(queues)
         # After a message there is probably another: it is fetched without waiting for it first.
         self._waits = not self._found
@@ -377,7 +377,7 @@ class OwnedChannel(_Base):
         return text(queue), item
 
     def _nothing_came(self) -> None:
-        self.held.nothing_came(self._tag_in_flight)
+        self.book.nothing_came(self._tag_in_flight)
         self._tag_in_flight = ""
 
     @cached_property

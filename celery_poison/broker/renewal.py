@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from celery_poison.basics.forking import no_fork
-from celery_poison.broker.held import AWAY, Holdings
+from celery_poison.broker.book import AWAY, Books
 
 
 class Renewal:
@@ -16,13 +16,13 @@ class Renewal:
     must not keep the heartbeat waiting.
 
     Args:
-        holdings: of this process.
+        books: of this process.
         interval: seconds between two rounds at most. A quarter of the visibility timeout, if less.
         complain: takes an error; the next round tries again.
     """
 
-    def __init__(self, holdings: Holdings, interval: float, complain: Callable[[Exception], None]) -> None:
-        self._holdings = holdings
+    def __init__(self, books: Books, interval: float, complain: Callable[[Exception], None]) -> None:
+        self._books = books
         self._interval = interval
         self._complain = complain
         self._due = threading.Event()
@@ -57,12 +57,12 @@ class Renewal:
     @property
     def interval(self) -> float:
         """Seconds until the next round."""
-        return max(0.05, min(self._interval, self._holdings.visibility_timeout / 4))
+        return max(0.05, min(self._interval, self._books.visibility_timeout / 4))
 
     def round(self) -> None:
         """Renew everything that is held at this moment, and tell Redis what it has not heard."""
-        for held in self._holdings.all():
-            for step in (held.flush, held.renew):
+        for book in self._books.all():
+            for step in (book.flush, book.renew):
                 try:
                     step()
                 except AWAY:

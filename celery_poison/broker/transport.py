@@ -12,7 +12,7 @@ from typing import Any
 from kombu import Connection
 from kombu.transport import pyamqp, redis
 
-from celery_poison.broker.held import Holdings
+from celery_poison.broker.book import Books
 from celery_poison.broker.receive import OwnedChannel, OwnerIsAlive
 from celery_poison.broker.sealed import Sealed
 from celery_poison.upstream import hooks
@@ -77,10 +77,10 @@ class GuardedConnection(Connection):
     """A connection on our channels.
 
     Attributes:
-        holdings: what this process holds of its Redis brokers' messages.
+        books: what this process holds of its Redis brokers' messages.
     """
 
-    holdings: Holdings
+    books: Books
     guarded: Callable[[Any], Any]
     _broken_off: Exception | None = None
 
@@ -105,7 +105,7 @@ class GuardedConnection(Connection):
 def guarded_connection(
     boot_id: Callable[[], str],
     owner_is_alive: OwnerIsAlive = lambda boot_id: None,
-    holdings: Holdings | None = None,
+    books: Books | None = None,
 ) -> type[GuardedConnection]:
     """Return the connection class for one worker process; the user's broker URL stays as it is.
 
@@ -114,9 +114,9 @@ def guarded_connection(
             worker taken for dead meanwhile: what it receives then must carry its new name.
         owner_is_alive: is asked about the boot ids of other workers, in the event loop's thread. Whatever is
             not known to be dead keeps its messages.
-        holdings: of this process; None: its first.
+        books: of this process; None: its first.
     """
-    holdings = holdings or Holdings()
+    books = books or Books()
 
     @cache
     def guarded(transport: Any) -> Any:
@@ -124,11 +124,11 @@ def guarded_connection(
             if not hooks.fits(hooks.Part.REDIS):
                 return transport
             asked = {"new_boot_id": staticmethod(boot_id), "owner_is_alive": staticmethod(owner_is_alive)}
-            channel = type("OwnedChannel", (OwnedChannel, transport.Channel), {"holdings": holdings, **asked})
+            channel = type("OwnedChannel", (OwnedChannel, transport.Channel), {"books": books, **asked})
             return type("Transport", (transport,), {"Channel": channel, "arrival": None})
         if issubclass(transport, pyamqp.Transport) and hooks.fits(hooks.Part.RABBITMQ):
             return type("Transport", (transport,), {"Connection": AmqpConnection})
         return transport
 
-    own = {"holdings": holdings, "guarded": staticmethod(guarded)}
+    own = {"books": books, "guarded": staticmethod(guarded)}
     return type("GuardedConnection", (GuardedConnection,), own)

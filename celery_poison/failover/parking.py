@@ -66,8 +66,8 @@ class Parking:
         before, self._finished = self._finished, {}
         waiting = dict(self._queries.parked_now())
         plugin = plugin_of(self._app)
-        for stops in [hook(self._ledger) for hook in plugin.extensions.stops] if waiting else []:
-            waiting = {mid: each for mid, each in waiting.items() if not stops("", each.start.task)}
+        for stays in [hook(self._ledger) for hook in plugin.extensions.keeps_waiting] if waiting else []:
+            waiting = {mid: each for mid, each in waiting.items() if not stays("", each.start.task)}
         # Most of them wait for what runs: that much is known of many at once.
         waiting_still = self._queries.under_way(waiting)
         if awaited := self._queries.awaited_by(mid for mid in waiting if mid not in waiting_still):

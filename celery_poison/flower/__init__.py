@@ -85,7 +85,7 @@ def handlers() -> list[Any]:
         url(r"/poison/block/end", pages.Unblock, name="poison-unblock"),
         url(r"/poison/gate/lift", pages.Decide, {"act": acts.lift_gate}, name="poison-gate"),
         url(r"/poison/held/resume", pages.Decide, {"act": acts.let_go}, name="poison-resume"),
-        url(r"/poison/held/begin", pages.Decide, {"act": acts.hold}, name="poison-hold"),
+        url(r"/poison/held/begin", pages.Decide, {"act": acts.hold_back}, name="poison-hold"),
         url(r"/poison/proposal/(apply|dismiss)", pages.Decide, {"act": acts.decide}, name="poison-proposal"),
         url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
         *(url(f"/api/poison/{address}", api.Api, answers) for address, answers in api.ROUTES.items()),

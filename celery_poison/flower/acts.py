@@ -13,9 +13,9 @@ from tornado.web import HTTPError
 
 from celery_poison.errors import MessageNotFound
 from celery_poison.extensions.holds.desk import HoldDesk
-from celery_poison.extensions.outbox.causes import Cause
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.extensions.outbox.lanes import LaneRecord
+from celery_poison.extensions.outbox.send_failures import Cause
 from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.async_ledger import ActJob
@@ -113,7 +113,7 @@ async def let_go(of: Guarded) -> Any:
     return {"kind": kind, "name": name, "of": whose, "note": how["note"]}
 
 
-async def hold(of: Guarded) -> Any:
+async def hold_back(of: Guarded) -> Any:
     """Pause a queue or a task, or send nothing more to a queue.
 
     Raises:
@@ -166,7 +166,7 @@ class HeldBack(NamedTuple):
         return self._asdict()
 
 
-def held(seen: Overview) -> list[HeldBack]:
+def held_back(seen: Overview) -> list[HeldBack]:
     """Return everything that is held back, the pauses first."""
     return [*map(_paused, seen.panel("paused") or ()), *_unsent(seen.panel("outbox") or ()), *_unmoved(seen)]
 

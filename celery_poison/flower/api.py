@@ -176,7 +176,7 @@ async def stop_job(api: Api, id: str) -> Any:
 
 
 async def held_back(api: Api) -> Any:
-    return [each.as_dict() for each in acts.held(await api.overview())]
+    return [each.as_dict() for each in acts.held_back(await api.overview())]
 
 
 async def blocks(api: Api) -> Any:
@@ -203,7 +203,7 @@ ROUTES: dict[str, dict[str, Question]] = {
     r"gate/lift": {"post": acts.lift_gate},
     r"held": {"get": held_back},
     r"held/resume": {"post": acts.let_go},
-    r"held/begin": {"post": acts.hold},
+    r"held/begin": {"post": acts.hold_back},
     r"blocks": {"get": blocks},
     r"block": {"post": changing.block},
     r"unblock": {"post": changing.unblock},

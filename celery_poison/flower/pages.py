@@ -145,7 +145,7 @@ class ListPage(Page):
             proposed=DECIDED.get(self.asked("proposal"), ""),
             link=self.link,
             Listing=Listing,
-            held=acts.held(seen) if seen else [],
+            held=acts.held_back(seen) if seen else [],
             deaths=deaths.draw(self.ledger.snapshot.deaths, seen.at) if seen else None,
             listed=LISTED,
         )

@@ -160,7 +160,7 @@ class _Search:
         self._has_cells = plugin.settings.trial == "cell"
         ledger = plugin.open_ledger()
         self._queries = Queries(ledger)
-        self._stops = [hook(ledger) for hook in plugin.extensions.stops]
+        self._kept_waiting = [hook(ledger) for hook in plugin.extensions.keeps_waiting]
         self._now = self._queries.now_ms() / 1000
         self._monitor = self._queries.monitor()
         workers = self._queries.workers(int(self._activation * 1000))
@@ -180,7 +180,7 @@ class _Search:
         for record, start in zip(records, starts, strict=True):
             owner = self._owner_of(start)
             age = self._age(owner, record.last_seen)
-            if any(stops(record.queue, record.task) for stops in self._stops):
+            if any(stays(record.queue, record.task) for stays in self._kept_waiting):
                 continue
             runs = record.state == State.DLNG and owner.lives
             if not runs and is_stuck(StuckKind.CANDIDATE, age, owner.lives, activation=self._activation):
@@ -193,7 +193,7 @@ class _Search:
         waiting = list(islice(self._queries.parked_now(), STUCK_LOOKED_AT))
         starts = self._queries.starts([mid for mid, _ in waiting])
         for (_, (_, number, copy)), start in zip(waiting, starts, strict=True):
-            if any(stops("", copy.task) for stops in self._stops):
+            if any(stays("", copy.task) for stays in self._kept_waiting):
                 continue
             owner = self._owner_of(start)
             earlier = None if owner.lives else self._queries.lineage(copy.id)

@@ -73,12 +73,12 @@ class Cells:
         #: No cell could be had, and none should be asked for before (``time.monotonic``).
         self._pauses_until = 0.0
         self._beginning: Trial | None = None
-        self._is_held = self._is_choosing = False
+        self._must_wait = self._is_choosing = False
 
     def attach(self, give_back: Callable[[Any], Any]) -> None:
         """Serve the present consumer; ``give_back`` takes a request that no cell can try."""
         self._give_back = give_back
-        self.hold(False)  # who asked for it is gone
+        self.make_wait(False)  # who asked for it is gone
 
     @property
     def are_usable(self) -> bool:
@@ -141,9 +141,9 @@ class Cells:
         add(Trial(request, self._loop.epoch, not first, is_alone=first))
         self.look()
 
-    def hold(self, is_held: bool) -> None:
+    def make_wait(self, must_wait: bool) -> None:
         """Begin no trial for the time being, or go on."""
-        self._is_held = is_held
+        self._must_wait = must_wait
         self.look()
 
     @property
@@ -179,14 +179,14 @@ class Cells:
                     trial.request.wait_in_ledger()
 
     def _room(self) -> int:
-        if self._waiting or self._is_held:
+        if self._waiting or self._must_wait:
             return 0
         is_one_alone = any(each.is_alone for each in self._running)
         is_full = is_one_alone or not self._room_for(GUESS + WRITTEN)
         return 0 if self._running and is_full else len(self._free_slots)
 
     def _may_begin(self, trial: Trial) -> bool:
-        if self._is_held or self.host.shutdown.is_begun or time.monotonic() < self._pauses_until:
+        if self._must_wait or self.host.shutdown.is_begun or time.monotonic() < self._pauses_until:
             return False
         if not self._running or not self.are_usable:  # it goes to the pool then
             return True

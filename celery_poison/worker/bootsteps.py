@@ -61,7 +61,7 @@ class LifeStep(bootsteps.StartStopStep):
         plugin_of(worker.app).complain_to(ours.complain)
         ours.refresher.policies()
         ours.refresher.blocks()
-        ours.refresher.hold()
+        ours.refresher.withhold()
         if not pool.contained:
             signals.worker_process_init.connect(ours.child_begins)
         self._ends = Ends(worker, ours)

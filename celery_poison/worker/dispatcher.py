@@ -88,7 +88,7 @@ class Dispatcher:
         if self._alone is not None and not any(self._alone in requests for requests in here):
             self._alone, self._is_in_pool = None, False
         somebody_must_be_alone = self._let_through()
-        self.cells.hold(self._is_in_pool or somebody_must_be_alone)
+        self.cells.make_wait(self._is_in_pool or somebody_must_be_alone)
         if (self._waiting or self._alone is not None) and not self._looking:
             self._looking = True
             self.consumer.timer.call_after(LOOK_AGAIN, partial(self._look_again, self._connection))
@@ -115,7 +115,7 @@ class Dispatcher:
                 self._alone = self._waiting.popleft()
                 if self.cells.takes(request):
                     self.cells.admit(request, first=True)
-                    self.cells.hold(False)
+                    self.cells.make_wait(False)
                 else:
                     self._is_in_pool = True
                     self.dispatch(request)

@@ -138,7 +138,7 @@ class Refresher:
         except Exception as error:
             self.site.complain(error)
 
-    def hold(self) -> None:
+    def withhold(self) -> None:
         """Hold back what is not to begin, and go on with what may."""
         for hold in self.holds:
             try:
@@ -150,7 +150,7 @@ class Refresher:
         """Refresh everything, now and in each heartbeat interval (in the background thread)."""
         self.policies()
         self.blocks()
-        self.hold()
+        self.withhold()
         try:
             if self.health.is_up and not self.plugin.settings.observe_only:
                 look_for_wanted(self.site.ledger, self.site.loop)

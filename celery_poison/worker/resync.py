@@ -18,7 +18,7 @@ from functools import partial
 from celery.utils.log import get_logger
 
 from celery_poison import causes
-from celery_poison.broker.held import Holdings
+from celery_poison.broker.book import Books
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.queries import Queries
@@ -116,7 +116,7 @@ class Resync:
     window: ResyncWindow
     deferred_cleanup: DeferredCleanup
     inflight: InFlight
-    holdings: Holdings
+    books: Books
     broker_is_away = False
     _recheck_until = _next_recheck = 0.0
     _missing = 0
@@ -156,7 +156,7 @@ class Resync:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
         # Nothing waits in an idle worker: its event loop is left asleep.
         heard_until = self.site.loop.has_run_until() if self.deferred_cleanup.has_work else 0.0
-        if not self.broker_is_away and not self.holdings.owes_acknowledgements:
+        if not self.broker_is_away and not self.books.owes_acknowledgements:
             self.deferred_cleanup.clean_up(heard_until)
 
     def keep(self, end: Acknowledged) -> None:

@@ -13,7 +13,7 @@ from celery import Celery
 
 from celery_poison.basics.calling import gather, tell
 from celery_poison.basics.forking import keep_from_forks
-from celery_poison.broker.held import Holdings
+from celery_poison.broker.book import Books
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable, PoisonError
@@ -90,7 +90,7 @@ class Worker:
         self._announce = Announcer(self.loop)
         self._open_ledger()
         self._site = self._make_site()
-        self._holds = gather(self._site.extensions.hold, self.complain, self._site)
+        self._holds = gather(self._site.extensions.holds, self.complain, self._site)
         self._make_quarantine_writer()
         self._make_resync()
         self._make_outcomes()
@@ -154,9 +154,7 @@ class Worker:
         tell_again = TELL_AGAIN + (beat if self._writer.follows_master else 0.0)
         self._resync_window = ResyncWindow(self._settings.activation_interval, tell_again)
         self._deferred_cleanup = DeferredCleanup(self._ledger)
-        self._holdings = Holdings(
-            self._inflight.tags_in_use, lambda channel: self.rejoin.channel_closes(channel)
-        )
+        self._books = Books(self._inflight.tags_in_use, lambda channel: self.rejoin.channel_closes(channel))
         self._resync = Resync(
             site=self._site,
             writer=self._writer,
@@ -165,7 +163,7 @@ class Worker:
             window=self._resync_window,
             deferred_cleanup=self._deferred_cleanup,
             inflight=self._inflight,
-            holdings=self._holdings,
+            books=self._books,
         )
 
     def _make_outcomes(self) -> None:
@@ -258,10 +256,10 @@ class Worker:
         self._renewal: Renewal | None = None
         self._connection: Any = None
         if not settings.observe_only:  # else Celery's own transport
-            self._renewal = Renewal(self._holdings, settings.heartbeat_interval, self.complain)
+            self._renewal = Renewal(self._books, settings.heartbeat_interval, self.complain)
             me = self._me  # and not this worker: publishing connections of the app's may outlive it
             self._connection = self._app.amqp.Connection = guarded_connection(
-                lambda: me.boot_id, self._owners.is_alive, self._holdings
+                lambda: me.boot_id, self._owners.is_alive, self._books
             )
 
     # --- for the bootsteps ---------------------------------------------------------------------
@@ -403,7 +401,7 @@ class Worker:
         if threading.current_thread() is not threading.main_thread():  # else the process ends as a rule
             tell((each.join for each in self.helpers), self.complain, FAREWELL)
         self._ledger.disconnect()
-        for used in (self._holdings, self._writer, self.loop, self._lease):
+        for used in (self._books, self._writer, self.loop, self._lease):
             used.close()
         release(self._me.born_as)
         if not release_requests(self._app, self._me.node):
@@ -414,7 +412,7 @@ class Worker:
     def _gives_everything_back(self) -> bool:
         """A worker that still holds messages says no farewell: others declare it dead, and put them back."""
         over = time.monotonic() + FAREWELL
-        while not self._holdings.leave_for_good():
+        while not self._books.leave_for_good():
             if time.monotonic() > over:
                 return False
             time.sleep(PAUSE)

@@ -16,7 +16,7 @@ import kombu
 import redis
 from celery import Celery
 
-from celery_poison.broker.held import Held, Holdings
+from celery_poison.broker.book import Book, Books
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.broker.unacked import PutBack, put_back
 
@@ -34,11 +34,11 @@ class Receiver:
 
     def __init__(self, site: Site, boot_id: str, queues: list[str], **kwargs: Any) -> None:
         self.site, self.boot_id = site, boot_id
-        owner_is_alive, holdings = kwargs.pop("owner_is_alive", None), kwargs.pop("holdings", None)
+        owner_is_alive, books = kwargs.pop("owner_is_alive", None), kwargs.pop("books", None)
         named = lambda: self.boot_id  # noqa: E731
         asked: tuple[Any, ...] = (named, owner_is_alive) if owner_is_alive else (named,)
-        if holdings is not None:
-            asked = named, owner_is_alive or _nobody_can_say, holdings
+        if books is not None:
+            asked = named, owner_is_alive or _nobody_can_say, books
         self.kind: Any = guarded_connection(*asked) if boot_id else kombu.Connection
         self.connection = self.kind(site.url, transport_options=site.options)
         self.messages: list[Any] = []
@@ -175,15 +175,15 @@ class Process:
         self.boot_id = new_boot_id()
         self.in_use: set[str] = set()
         self.closed: list[Any] = []
-        self.holdings = Holdings(lambda: set(self.in_use), self.closed.append)
+        self.books = Books(lambda: set(self.in_use), self.closed.append)
 
     def connect(self, queues: list[str] | None = None) -> Receiver:
-        return self._site.receiver(self.boot_id, queues, holdings=self.holdings)
+        return self._site.receiver(self.boot_id, queues, books=self.books)
 
     @property
-    def held(self) -> Held:
-        (held,) = self.holdings.all()
-        return held
+    def book(self) -> Book:
+        (book,) = self.books.all()
+        return book
 
     def begin(self, *messages: Any) -> None:
         self.in_use |= {message.delivery_tag for message in messages}

@@ -57,7 +57,7 @@ def test_NEW_9_a_channel_that_cannot_be_closed_keeps_no_other_from_giving_back(
     broadcast.close()
     assert receiver.channel.closed and broadcast.closed
     line.heal()
-    receiver.channel.held.flush()
+    receiver.channel.book.flush()
     assert _mids(site) == ["m0", "m1"]
 
 
@@ -75,7 +75,7 @@ def test_NEW_9_a_lost_connection_is_collected_and_its_channels_closed_without_an
         channel.close()
         channel.qos.restore_unacked_once()
     line.heal()
-    receiver.channel.held.flush()
+    receiver.channel.book.flush()
     assert _mids(site) == ["m0"] and not site.entries()
 
 

@@ -32,7 +32,7 @@ def test_EMS_6_putting_back_and_renewing_work_through_a_sentinel(
     receiver.receive(3)[0].ack()
     site.raw.zadd(site.index, dict.fromkeys(site.scores(), 1.0))
     told: list[Exception] = []
-    Renewal(receiver.kind.holdings, 3.0, told.append).round()
+    Renewal(receiver.kind.books, 3.0, told.append).round()
     assert not told and min(site.scores().values()) > 1.0
     receiver.die()
     returned = site.put_back(receiver.boot_id)

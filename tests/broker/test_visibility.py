@@ -23,7 +23,7 @@ def _renewal(receiver: Receiver, interval: float = 3.0) -> Renewal:
     def complain(error: Exception) -> None:
         raise error
 
-    return Renewal(receiver.kind.holdings, interval, complain)
+    return Renewal(receiver.kind.books, interval, complain)
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def test_our_sweep_gives_back_what_this_worker_registered_and_never_received(new
     receiver = site.receiver()
     lost, held = receiver.receive(2)
     receiver.consumer.cancel()
-    receiver.channel.held.nothing_came(lost.delivery_tag)
+    receiver.channel.book.nothing_came(lost.delivery_tag)
     for message in (lost, held):
         _age(site, message.delivery_tag)
     receiver.channel.qos._vrestore_count = 0  # else it is somebody else's turn
@@ -189,7 +189,7 @@ def test_renewal_covers_thousands_and_leaves_out_what_was_acknowledged(site: Sit
         _age(site, tag)
     before = time()
     _renewal(receiver).round()
-    assert len(receiver.channel.held.tags()) == len(site.scores()) == 2400
+    assert len(receiver.channel.book.tags()) == len(site.scores()) == 2400
     assert min(site.scores().values()) >= before - 1
 
 
@@ -198,7 +198,7 @@ def test_EMS_8_renewal_revives_nothing_that_was_put_back(site: Site) -> None:
     zombie = site.receiver()
     (message,) = zombie.receive(1)
     site.put_back(zombie.boot_id)
-    assert zombie.channel.held.tags() == {message.delivery_tag}, "it does not know yet"
+    assert zombie.channel.book.tags() == {message.delivery_tag}, "it does not know yet"
     _renewal(zombie).round()
     assert site.keys() == {"a"}
 
@@ -227,7 +227,7 @@ def test_NEW_9_what_a_closed_channel_held_is_put_back_and_not_renewed(site: Site
     receiver.receive(1)
     told: list[Exception] = []
     receiver.connection.close()
-    Renewal(receiver.kind.holdings, 3.0, told.append).round()
+    Renewal(receiver.kind.books, 3.0, told.append).round()
     assert not told and not site.entries()
     assert site.everything() == ["m0"]
 
@@ -246,8 +246,8 @@ def test_NEW_9_a_round_that_fails_keeps_the_next_step_from_nothing(
     def fails() -> None:
         raise error
 
-    monkeypatch.setattr(receiver.channel.held, "flush", fails)
-    monkeypatch.setattr(receiver.channel.held, "renew", lambda: renewed.append(True))
-    Renewal(receiver.kind.holdings, 3.0, told.append).round()
+    monkeypatch.setattr(receiver.channel.book, "flush", fails)
+    monkeypatch.setattr(receiver.channel.book, "renew", lambda: renewed.append(True))
+    Renewal(receiver.kind.books, 3.0, told.append).round()
     assert (told == [error]) is is_told
     assert renewed == [True]

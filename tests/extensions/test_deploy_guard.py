@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_poison.basics import procfs
-from celery_poison.flower.acts import held
+from celery_poison.flower.acts import held_back
 from celery_poison.quarantine.survey import overview
 from celery_poison.sandbox.watcher import NURSERY
 from celery_poison.testing import RedisServer
@@ -67,7 +67,7 @@ def test_NEW_18_a_task_that_kills_two_first_runs_is_paused_until_a_newer_version
         seen = overview(shop.app)
         sentence = f"bad-1 kills fleet.convert ({pause.note}): paused, 20 messages wait untouched"
         assert sentence in seen.verdict and any("resume --task fleet.convert" in line for line in seen.next)
-        (line,) = held(seen)
+        (line,) = held_back(seen)
         assert (line.kind, line.name, line.note) == ("version", "fleet.convert", pause.note)
     with shop.of("good-2", name="w2", pool=pool):
         assert sorted(result.get(timeout=PATIENCE) for result in sent) == [*range(20)]

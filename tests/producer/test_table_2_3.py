@@ -13,8 +13,8 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 
 from celery_poison.extensions.outbox import handover
-from celery_poison.extensions.outbox.causes import Blocks, Cause, cause_of
 from celery_poison.extensions.outbox.desk import OutboxDesk
+from celery_poison.extensions.outbox.send_failures import Blocks, Cause, cause_of
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import wait_until
 from tests.harness.proxy import TcpProxy

@@ -10,9 +10,9 @@ import redis
 from kombu import Connection, Exchange, Queue
 
 from celery_poison import signals
-from celery_poison.extensions.outbox.causes import Cause
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.extensions.outbox.lanes import Lane
+from celery_poison.extensions.outbox.send_failures import Cause
 from celery_poison.rules.blocks import Kind
 from celery_poison.testing import RedisServer
 from tests import sampled

@@ -38,7 +38,7 @@ def test_EMS_4_who_leaves_after_it_was_taken_for_dead_takes_back_what_is_held_ag
             "loop": SimpleNamespace(drain=_nothing),
             "shutdown": SimpleNamespace(is_begun=False, is_over=False),
             "_outcomes": SimpleNamespace(take_back_all=_nothing),
-            "_holdings": SimpleNamespace(leave_for_good=lambda: True),
+            "_books": SimpleNamespace(leave_for_good=lambda: True),
             "_ledger": ledger,
             "_deferred_cleanup": cleanup,
             "_crash_reports": None,

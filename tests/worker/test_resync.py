@@ -36,7 +36,7 @@ class Here:
         self.me = Incarnation("w1@h")
         self.inflight, self.deferred_cleanup = InFlight(), DeferredCleanup(ledger)
         self.later: list[Callable[[], Any]] = []
-        self.holdings: Any = SimpleNamespace(owes_acknowledgements=False)
+        self.books: Any = SimpleNamespace(owes_acknowledgements=False)
         self.loop_has_run_until = math.inf
         background = cast(Background, SimpleNamespace(do=self.later.append))
         loop: Any = SimpleNamespace(has_run_until=lambda: self.loop_has_run_until)
@@ -51,7 +51,7 @@ class Here:
             inflight=self.inflight,
             background=background,
             loop=loop,
-            holdings=self.holdings,
+            books=self.books,
         )
 
     def start(self, mid: str, phase: str = "R", pid: int = NOBODY, worker: str = "") -> Start:
@@ -220,14 +220,14 @@ def test_NEW_9_nothing_is_forgotten_before_the_broker_has_heard_of_its_acknowled
     start = here.start("m")
     here.ended(start)
     here.deferred_cleanup.add("m", start.token, start.id, start.task)
-    here.resync.broker_is_away, here.holdings.owes_acknowledgements = (
+    here.resync.broker_is_away, here.books.owes_acknowledgements = (
         why == "the broker is away",
         why.startswith("it owes"),
     )
     here.loop_has_run_until = 0.0 if why == "the loop hangs" else math.inf
     here.resync.clean_up()
     assert here.running() == {"m"}
-    here.resync.broker_is_away, here.holdings.owes_acknowledgements, here.loop_has_run_until = (
+    here.resync.broker_is_away, here.books.owes_acknowledgements, here.loop_has_run_until = (
         False,
         False,
         math.inf,

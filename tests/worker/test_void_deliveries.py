@@ -93,7 +93,7 @@ def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -
     recorder: Any = SimpleNamespace(mark=lambda mid, start: seen.append("mark"))
     delivery = _delivery(1)
     delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-    cells: Any = SimpleNamespace(hold=lambda held: None)
+    cells: Any = SimpleNamespace(make_wait=lambda must_wait: None)
     consumer = SimpleNamespace(on_task_request=lambda request: seen.append(request.poison.start.phase))
     dispatcher = Dispatcher(consumer, Settings(observe_only=True), cells, cells, cells, cells, recorder)
     dispatcher(SimpleNamespace(poison=delivery))

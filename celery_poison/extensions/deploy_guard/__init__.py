@@ -45,7 +45,7 @@ class DeployGuard(Extension):
         self._guards: WeakSet[Guarding] = WeakSet()
         self._watches: WeakKeyDictionary[Ledger, Watch] = WeakKeyDictionary()
 
-    def hold(self, site: Any) -> Iterable[Hold]:
+    def holds(self, site: Any) -> Iterable[Hold]:
         if not site.settings.deploy_guard:
             return
         if why := why_off(site.settings):
@@ -68,8 +68,8 @@ class DeployGuard(Extension):
 
             yield Round("poison-deploy-guard", PAUSE, self._watch(ledger).round)
 
-    def stops(self, ledger: Ledger) -> Callable[[str, str], bool]:
-        return self._watch(ledger).stops() if self._is_on else super().stops(ledger)
+    def keeps_waiting(self, ledger: Ledger) -> Callable[[str, str], bool]:
+        return self._watch(ledger).keeps_waiting() if self._is_on else super().keeps_waiting(ledger)
 
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
         if not self._is_on:

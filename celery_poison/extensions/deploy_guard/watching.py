@@ -60,7 +60,7 @@ class Watch:
 
     # --- parked messages that are published again ----------------------------------------------
 
-    def stops(self) -> Callable[[str, str], bool]:
+    def keeps_waiting(self) -> Callable[[str, str], bool]:
         """Return what says whether parked messages of a task stay, in one round of the monitor.
 
         While no first run has its turn, one message of each task goes on to have it, and now and then another
@@ -72,7 +72,7 @@ class Watch:
         may_go: dict[str, range | None] = {}
         counts, self._counts = self._counts, Counter[str]()
 
-        def stops(queue: str, task: str) -> bool:
+        def stays(queue: str, task: str) -> bool:
             if task not in may_go:
                 number = self._may_go(task, workers, records, pauses)
                 first = randrange(max(1, counts[task] - (number or 0) + 1))
@@ -83,7 +83,7 @@ class Watch:
                 self._next[task] = time.monotonic() + BETWEEN
             return chosen is not None and index not in chosen
 
-        return stops
+        return stays
 
     def _may_go(
         self, task: str, workers: list[WorkerRecord], records: list[Record], pauses: list[Pause]

@@ -1,7 +1,7 @@
 """Holds (WAS-6, WAS-7): queues and tasks that a person pauses, and queues that a worker suspends by itself.
 
 ``desk`` pauses and resumes, ``pauses`` keeps that in the ledger. ``pausing`` obeys in a worker, by the rules
-of ``suspension``. ``held`` is what status says, and ``verbs`` are of the command line.
+of ``suspension``. ``unconsumed`` is what status says, and ``verbs`` are of the command line.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Holds(Extension):
         super().__init__(host)
         self._paused: WeakKeyDictionary[Ledger, Paused] = WeakKeyDictionary()
 
-    def hold(self, site: Any) -> Iterable[Hold]:
+    def holds(self, site: Any) -> Iterable[Hold]:
         if site.settings.observe_only:
             return []
         from celery_poison.extensions.holds.pausing import Pausing
 
         return [Pausing(site)]
 
-    def stops(self, ledger: Ledger) -> Callable[[str, str], bool]:
+    def keeps_waiting(self, ledger: Ledger) -> Callable[[str, str], bool]:
         from celery_poison.ledger.pauses import Paused
 
         paused = self._paused.get(ledger)
@@ -56,7 +56,7 @@ class Holds(Extension):
         return [HoldDesk(store)]
 
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
-        from celery_poison.extensions.holds.held import find_held, resume_of
+        from celery_poison.extensions.holds.unconsumed import find_unconsumed, resume_of
         from celery_poison.ledger.pauses import holding
 
         pauses = holding(ledger)
@@ -66,13 +66,13 @@ class Holds(Extension):
             as_json=[asdict(pause) for pause in pauses],
             line="; ".join(pause.line for pause in pauses),
         )
-        held, unknown = find_held(self.host, ledger, pauses)
+        unconsumed, unknown = find_unconsumed(self.host, ledger, pauses)
         yield Panel(
             "held",
-            held,
-            as_json=[asdict(each) for each in held],
-            decisions=[each.story for each in held],
-            typed=[resume_of(each.queue) for each in held],
+            unconsumed,
+            as_json=[asdict(each) for each in unconsumed],
+            decisions=[each.story for each in unconsumed],
+            typed=[resume_of(each.queue) for each in unconsumed],
             warnings=unknown,
         )
 

@@ -21,8 +21,8 @@ from celery_poison.broker.capture import Outgoing
 from celery_poison.broker.publish import bounded_options, is_one_database
 from celery_poison.errors import QueueFull
 from celery_poison.extension import Extensions
-from celery_poison.extensions.outbox.causes import Cause, NotSent, cause_of
 from celery_poison.extensions.outbox.lanes import Copy
+from celery_poison.extensions.outbox.send_failures import Cause, NotSent, cause_of
 from celery_poison.headers import MARK, OUTBOX, PARK
 
 logger = get_logger("celery_poison")

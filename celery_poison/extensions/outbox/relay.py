@@ -12,11 +12,11 @@ from celery_poison import signals
 from celery_poison.basics.forking import no_fork
 from celery_poison.broker.capture import Outgoing
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.extensions.outbox.causes import Cause, NotSent
 from celery_poison.extensions.outbox.database import Mover
 from celery_poison.extensions.outbox.handover import Handover
 from celery_poison.extensions.outbox.lanes import Copy, Failure, Lanes, Lease, Taken
 from celery_poison.extensions.outbox.packing import unpack
+from celery_poison.extensions.outbox.send_failures import Cause, NotSent
 from celery_poison.extensions.outbox.unsent import error_transactions, send_failed
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import bound

@@ -17,9 +17,9 @@ from celery_poison.broker.capture import Outgoing, Sink, at_once
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.extension import Extension
 from celery_poison.extensions.outbox import database
-from celery_poison.extensions.outbox.causes import Cause
 from celery_poison.extensions.outbox.lanes import Lanes
 from celery_poison.extensions.outbox.packing import lane_of, pack
+from celery_poison.extensions.outbox.send_failures import Cause
 from celery_poison.extensions.outbox.unsent import error_transactions, send_failed
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start

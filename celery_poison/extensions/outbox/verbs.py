@@ -21,11 +21,11 @@ from celery_poison.cli.session import (
     who_options,
 )
 from celery_poison.errors import MessageNotFound
-from celery_poison.extensions.outbox.causes import Cause
 from celery_poison.extensions.outbox.database import waiting_rows
 from celery_poison.extensions.outbox.desk import OutboxDesk, Waiting
 from celery_poison.extensions.outbox.lanes import LaneRecord
 from celery_poison.extensions.outbox.relay import Relay
+from celery_poison.extensions.outbox.send_failures import Cause
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import default_actor
 

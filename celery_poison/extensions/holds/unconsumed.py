@@ -16,7 +16,7 @@ from celery_poison.quarantine.queues import Unread, waiting_in
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Unconsumed:
     """A queue that no living worker consumes because of a pause, while messages wait in it."""
 
     queue: str
@@ -29,7 +29,7 @@ def resume_of(queue: str) -> str:
     return f"poison resume --queue {shlex.quote(queue)}"
 
 
-def find_held(host: Any, ledger: Ledger, pauses: Iterable[Pause]) -> tuple[list[Held], list[str]]:
+def find_unconsumed(host: Any, ledger: Ledger, pauses: Iterable[Pause]) -> tuple[list[Unconsumed], list[str]]:
     """Return which paused queues no worker consumes while messages wait, and why that is unknown, if it is.
 
     A worker that has suspended itself from its queue may have been the only one (WAS-6). Asks the broker
@@ -47,12 +47,13 @@ def find_held(host: Any, ledger: Ledger, pauses: Iterable[Pause]) -> tuple[list[
         waiting = waiting_in(host.app, idle)
     except Unread as error:
         return [], [f"{error}: whether messages wait in {some_of(idle)} is not known"]
-    held = []
+    unconsumed = []
     for name, pause in idle.items():
         if number := waiting.get(name):
             by = pause.actor or f"{pause.worker} itself"
             over = f" until {when(pause.until)}" if pause.until else ""
             note = f" ({pause.note})" if pause.note else ""
             wait = f"{count_of(number, 'message')} wait{'s' if number == 1 else ''}"
-            held.append(Held(name, number, f"queue {name} is paused by {by}{over}{note}, and {wait}"))
-    return held, []
+            story = f"queue {name} is paused by {by}{over}{note}, and {wait}"
+            unconsumed.append(Unconsumed(name, number, story))
+    return unconsumed, []

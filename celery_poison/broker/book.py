@@ -43,7 +43,7 @@ RECHECK_FOR = 30.0
 InUse = Callable[[], set[str]]
 
 
-class Held:
+class Book:
     """What one process holds of one Redis broker; safe to use from any thread.
 
     Args:
@@ -295,11 +295,11 @@ class Held:
                     self._returns.pop(tag, None)
 
 
-class Holdings:
+class Books:
     """Everything that one process holds, by broker.
 
     Args:
-        in_use: see :class:`Held`.
+        in_use: see :class:`Book`.
         before_return: takes a channel that closes, before what it holds goes back: from now on nothing
             of that may begin.
     """
@@ -307,34 +307,34 @@ class Holdings:
     def __init__(self, in_use: InUse = set, before_return: Callable[[Any], object] = lambda _: None) -> None:
         self._in_use = in_use
         self.before_return = before_return
-        self._books: dict[tuple[str, ...], Held] = {}
+        self._by_broker: dict[tuple[str, ...], Book] = {}
         self._lock = threading.Lock()
         #: Seconds of the shortest visibility timeout.
         self.visibility_timeout = float("inf")
 
-    def of(self, channel: Any) -> Held:
+    def of(self, channel: Any) -> Book:
         """Return the book for the broker of ``channel``."""
         uri = channel.connection.client.as_uri(include_password=True)
         key = (uri, channel.unacked_key, channel.unacked_index_key, channel.global_keyprefix or "")
         with self._lock:
-            held = self._books.get(key)
-            if held is None:
-                held = self._books[key] = Held(channel, self._in_use)
+            book = self._by_broker.get(key)
+            if book is None:
+                book = self._by_broker[key] = Book(channel, self._in_use)
             self.visibility_timeout = min(self.visibility_timeout, float(channel.visibility_timeout))
-        return held
+        return book
 
-    def all(self) -> list[Held]:
+    def all(self) -> list[Book]:
         with self._lock:
-            return list(self._books.values())
+            return list(self._by_broker.values())
 
     @property
     def owes_acknowledgements(self) -> bool:
         """Whether a broker has not heard of an acknowledgement for longer than it takes."""
-        return any(held.owes_acknowledgements for held in self.all())
+        return any(book.owes_acknowledgements for book in self.all())
 
     def leave_for_good(self) -> bool:
         """Put everything back; return whether every broker has heard it."""
-        heard = [held.leave_for_good() for held in self.all()]
+        heard = [book.leave_for_good() for book in self.all()]
         return all(heard)
 
     def close(self) -> None:
@@ -342,6 +342,6 @@ class Holdings:
 
         Connections that publish, in a pool of the app's, may outlive their worker, and know it by this.
         """
-        for held in self.all():
-            held.close()
-        self._books, self._in_use, self.before_return = {}, set, lambda _: None
+        for book in self.all():
+            book.close()
+        self._by_broker, self._in_use, self.before_return = {}, set, lambda _: None

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 from redis.exceptions import ConnectionError
 
-from celery_poison.broker.held import AWAY, Held
+from celery_poison.broker.book import AWAY, Book
 from celery_poison.broker.receive import _FETCH
 from tests.broker.kit import Fuse, Site, new_boot_id
 
@@ -49,7 +49,7 @@ class Delivery:
     state: str = "received"  # begun, done, acknowledged, rejected, dropped
 
 
-class Book(RuleBasedStateMachine):
+class Histories(RuleBasedStateMachine):
     site: ClassVar[Site]
     fuse: ClassVar[Fuse]
 
@@ -63,8 +63,8 @@ class Book(RuleBasedStateMachine):
         self.late: list[str] = []
         self.done: set[str] = set()
         connection = self.site.app.connection_for_read()
-        self.held = Held(connection.default_channel, self._in_use)
-        self.held._boot_ids.add(self.boot_id)
+        self.book = Book(connection.default_channel, self._in_use)
+        self.book._boot_ids.add(self.boot_id)
         self._disconnect = connection.close
         self.send(5)
         for state in ("begun", "begun", "received", "done"):
@@ -88,7 +88,7 @@ class Book(RuleBasedStateMachine):
             self.fuse.left = left
 
     def _pick(self, data: Any, state: str) -> Delivery | None:
-        found = [d for d in self.deliveries if d.state == state and self.held.holds(d.tag)]
+        found = [d for d in self.deliveries if d.state == state and self.book.holds(d.tag)]
         return data.draw(st.sampled_from(found)) if found else None
 
     def _open(self, data: Any) -> Channel:
@@ -130,15 +130,15 @@ class Book(RuleBasedStateMachine):
 
     def _receive(self, channel: Channel, how: str) -> None:
         tag = self._next_tag()
-        self.held.take(tag, channel)
+        self.book.take(tag, channel)
         if how == "late" or not self.fuse.left:
             self.late.append(tag)  # it stays with the channel until that closes
             return
         reply = self._fetch(tag)
         if how == "answer lost":
-            self.held.lost_sight_of(tag)
+            self.book.lost_sight_of(tag)
         elif reply is None:
-            self.held.nothing_came(tag)
+            self.book.nothing_came(tag)
         else:
             mid = json.loads(reply[1])["headers"]["poison_mid"]
             with self._looking():
@@ -150,7 +150,7 @@ class Book(RuleBasedStateMachine):
     def what_was_on_its_way_to_redis_gets_there(self) -> None:
         """After its connection was lost, or there would be an answer."""
         tag = self.late[-1]
-        if tag in self.held.tags() and self.held._holders.get(tag) is not None:
+        if tag in self.book.tags() and self.book._holders.get(tag) is not None:
             self._close_all()
         self.late.pop()
         self._fetch(tag)
@@ -168,13 +168,13 @@ class Book(RuleBasedStateMachine):
                 self._acknowledge(delivery)
 
     def _end(self, delivery: Delivery) -> None:
-        assert not self.held.note_done(delivery.tag), "what had begun was put back"
+        assert not self.book.note_done(delivery.tag), "what had begun was put back"
         delivery.state = "done"
         self.done.add(delivery.mid)
 
     def _acknowledge(self, delivery: Delivery) -> None:
         delivery.state = "acknowledged"
-        self.held.acknowledge(delivery.tag)
+        self.book.acknowledge(delivery.tag)
 
     @rule()
     def acknowledge(self) -> None:
@@ -185,7 +185,7 @@ class Book(RuleBasedStateMachine):
     @rule(data=st.data(), leftmost=st.booleans())
     def reject(self, data: Any, leftmost: bool) -> None:
         if delivery := self._pick(data, "begun"):
-            self.held.put_back(delivery.tag, leftmost=leftmost)
+            self.book.put_back(delivery.tag, leftmost=leftmost)
             delivery.state = "rejected"
 
     @rule(data=st.data())
@@ -200,7 +200,7 @@ class Book(RuleBasedStateMachine):
 
     def _close(self, channel: Channel) -> None:
         channel.closed = True
-        self.held.leave(channel)
+        self.book.leave(channel)
 
     def _close_all(self) -> None:
         for channel in self.channels:
@@ -211,7 +211,7 @@ class Book(RuleBasedStateMachine):
     def vanish(self, data: Any) -> None:
         """A channel is closed without a word."""
         channel = self._open(data)
-        if not any(tag in self.held.tags() for tag in self.late):
+        if not any(tag in self.book.tags() for tag in self.late):
             channel.closed = True
 
     @rule(commands=st.integers(0, 12))
@@ -227,17 +227,17 @@ class Book(RuleBasedStateMachine):
         """What it heard last, it has not heard: the last acknowledgements."""
         self._close_all()
         with self._looking():
-            heard = [d for d in self.deliveries if d.tag in self.held._acknowledged]
+            heard = [d for d in self.deliveries if d.tag in self.book._acknowledged]
             for delivery in heard[-count:]:
                 self.site.raw.hset("unacked", delivery.tag, delivery.raw)
                 self.site.raw.zadd("unacked_index", {delivery.tag: 1.0})
-        self.held._gone_away(ConnectionError("restarted"))
+        self.book._gone_away(ConnectionError("restarted"))
 
     @rule()
     def renew_and_flush(self) -> None:
         try:
-            self.held.renew()
-            self.held.flush()
+            self.book.renew()
+            self.book.flush()
         except AWAY:
             assert self.fuse.left == 0
 
@@ -260,13 +260,13 @@ class Book(RuleBasedStateMachine):
 
     @invariant()
     def what_has_begun_is_held(self) -> None:
-        assert all(self.held.holds(tag) for tag in self._in_use())
+        assert all(self.book.holds(tag) for tag in self._in_use())
 
     def teardown(self) -> None:
         try:
             self.fuse.left = inf
             for _ in range(2):
-                self.held.flush()
+                self.book.flush()
             self._everything_is_where_it_belongs()
         finally:
             self._disconnect()
@@ -276,12 +276,12 @@ class Book(RuleBasedStateMachine):
         mine = {
             delivery.mid
             for delivery in self.deliveries
-            if self.held.holds(delivery.tag) and (delivery.state == "begun" or not delivery.channel.closed)
+            if self.book.holds(delivery.tag) and (delivery.state == "begun" or not delivery.channel.closed)
         }
         everything = {f"m{n}" for n in range(self.sent)}
         assert set(unacked) == mine
         assert set(queue) == everything - mine - self.done
-        assert self.held.tags() >= set(self.site.scores()), "nothing is under this name that it does not know"
+        assert self.book.tags() >= set(self.site.scores()), "nothing is under this name that it does not know"
 
 
 @pytest.mark.parametrize("examples", [20, pytest.param(1500, marks=pytest.mark.matrix)])
@@ -289,7 +289,7 @@ def test_NEW_9_every_message_is_in_one_place_whatever_becomes_of_redis_and_of_th
     site: Site, examples: int
 ) -> None:
     fuse = Fuse(end=ConnectionError)
-    machine = type("Machine", (Book,), {"site": site, "fuse": fuse})
+    machine = type("Machine", (Histories,), {"site": site, "fuse": fuse})
     chosen = settings(
         max_examples=examples,
         stateful_step_count=30,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError
 
-from celery_poison.broker import held as book
+from celery_poison.broker import book
 from celery_poison.broker.unacked import arriving_key
 from celery_poison.testing import RedisServer, wait_until
 from tests.broker.kit import Killed, Process, Receiver, Site, killed_after
@@ -47,12 +47,12 @@ def test_NEW_9_what_nobody_had_begun_goes_back_in_its_order_when_redis_is_there_
     site.send(5)
     _cut(line, receiver)
     assert len(site.entries()) == 5 and mids(site) == ["m5"], "Redis has heard nothing"
-    assert not process.held.is_empty
+    assert not process.book.is_empty
     line.heal()
-    process.held.flush()
+    process.book.flush()
     assert mids(site) == [f"m{n}" for n in range(6)]
     assert [m["headers"].get("redelivered") for m in site.waiting()["a"]] == [True] * 5 + [None]
-    assert site.keys() == {"a"} and process.held.is_empty
+    assert site.keys() == {"a"} and process.book.is_empty
 
 
 def test_NEW_9_what_has_begun_stays_and_is_acknowledged_under_its_tag_by_the_next_connection(
@@ -64,13 +64,13 @@ def test_NEW_9_what_has_begun_stays_and_is_acknowledged_under_its_tag_by_the_nex
     process.begin(second)
     _cut(line, receiver)
     line.heal()
-    process.held.flush()
+    process.book.flush()
     assert mids(site) == ["m0", "m2"] and list(site.entries()) == [second.delivery_tag]
     assert [message.is_mine for message in (first, second, third)] == [False, True, False]
     process.connect().receive(2)
     process.finish(second)
     for _ in range(3):
-        process.held.flush()
+        process.book.flush()
     assert site.everything() == ["m0", "m2"] and not site.waiting(), "no copy of it comes"
     assert second.delivery_tag not in {*site.entries(), *site.scores()}
 
@@ -86,16 +86,16 @@ def test_NEW_9_an_acknowledgement_that_redis_did_not_hear_is_told_later_and_once
     line.cut()
     process.finish(message)
     assert len(site.entries()) == 2
-    assert process.holdings.owes_acknowledgements, "nothing may be forgotten that a copy could need"
+    assert process.books.owes_acknowledgements, "nothing may be forgotten that a copy could need"
     with pytest.raises(book.AWAY):
-        process.held.flush()
-    assert process.holdings.owes_acknowledgements
+        process.book.flush()
+    assert process.books.owes_acknowledgements
     line.heal()
-    process.held.flush()
-    assert not process.holdings.owes_acknowledgements
+    process.book.flush()
+    assert not process.books.owes_acknowledgements
     assert list(site.entries()) == list(site.scores()) == [other.delivery_tag] and not site.waiting()
     told = _calls(site, "hdel")
-    process.held.flush()
+    process.book.flush()
     assert _calls(site, "hdel") == told
 
 
@@ -117,7 +117,7 @@ def test_NEW_9_what_was_rejected_while_redis_was_away_is_behind_all_that_waits_i
     for message in messages:
         message.reject(requeue=True)
     line.heal()
-    process.held.flush()
+    process.book.flush()
     assert mids(site) == ["m2", "m0", "m1"]
 
 
@@ -136,7 +136,7 @@ def test_NEW_9_what_is_rejected_while_redis_is_away_goes_where_it_belongs_later(
     second.reject(requeue=True)
     third.reject()
     line.heal()
-    process.held.flush()
+    process.book.flush()
     assert mids(site) == ["m1", "m4", "m0"] and list(site.entries()) == [fourth.delivery_tag]
 
 
@@ -153,9 +153,9 @@ def test_NEW_9_where_kombu_connects_anew_without_a_word_a_message_whose_answer_w
     channel.client.connection.disconnect()  # with the answer in its buffer
     channel._in_poll = None
     receiver.drain(lambda: channel._in_poll)
-    process.held.flush()
+    process.book.flush()
     receiver.receive(1)
-    process.held.flush()
+    process.book.flush()
     assert receiver.names() == [0] and receiver.messages[0].headers["redelivered"]
     assert site.everything() == ["m0"]
     assert list(site.entries()) == [receiver.messages[0].delivery_tag]
@@ -170,21 +170,21 @@ def test_NEW_9_an_entry_under_the_name_of_a_living_worker_that_does_not_know_it_
     receiver = process.connect()
     known, forgotten = receiver.receive(2)
     process.begin(known, forgotten)
-    process.held.nothing_came(forgotten.delivery_tag)
+    process.book.nothing_came(forgotten.delivery_tag)
     if lost_with == "the connection":
         receiver.connection.close()
     else:
         receiver.channel.close()
-    process.held.flush()
+    process.book.flush()
     assert mids(site) == ["m1"] and list(site.entries()) == [known.delivery_tag]
 
 
 def test_NEW_9_nobody_reads_all_of_unacked_while_nothing_is_wrong(site: Site, process: Process) -> None:
     site.send(0)
     process.connect().receive(1)
-    process.held.flush()
+    process.book.flush()
     before = _calls(site, "zscan")
-    process.held.flush()
+    process.book.flush()
     assert _calls(site, "zscan") == before
 
 
@@ -202,9 +202,9 @@ def test_NEW_9_an_acknowledged_entry_that_reappears_is_acknowledged_again_and_do
     site.raw.hset(site.unacked, tag, raw)
     site.raw.zadd(site.index, {tag: 1.0})
     receiver.connection.close()
-    process.held.flush()
+    process.book.flush()
     assert not site.everything() and not site.scores()
-    assert process.held.is_empty
+    assert process.book.is_empty
 
 
 def test_NEW_9_an_entry_that_reappears_and_was_on_record_elsewhere_goes_back(
@@ -221,9 +221,9 @@ def test_NEW_9_an_entry_that_reappears_and_was_on_record_elsewhere_goes_back(
     site.raw.hset(site.unacked, tag, raw)
     site.raw.zadd(site.index, {tag: 1.0})
     receiver.connection.close()
-    process.held.flush()
+    process.book.flush()
     assert mids(site) == ["m0"] and not site.entries()
-    assert process.held.is_empty
+    assert process.book.is_empty
 
 
 def test_NEW_9_what_was_put_back_and_reappears_is_put_back_again(site: Site, process: Process) -> None:
@@ -236,7 +236,7 @@ def test_NEW_9_what_was_put_back_and_reappears_is_put_back_again(site: Site, pro
     site.raw.delete("a")
     site.raw.hset(site.unacked, tag, raw)
     site.raw.zadd(site.index, {tag: 1.0})
-    process.held.flush()
+    process.book.flush()
     assert mids(site) == ["m0"] and not site.entries()
 
 
@@ -247,11 +247,11 @@ def test_NEW_9_a_stray_goes_back_at_the_second_look_and_not_before(site: Site, p
     stray, busy = receiver.receive(2)
     process.begin(stray, busy)
     receiver.connection.close()
-    process.held.flush()
+    process.book.flush()
     process.in_use.discard(stray.delivery_tag)
-    process.held.flush()
+    process.book.flush()
     assert len(site.entries()) == 2, "it may be between two hands at this moment"
-    process.held.flush()
+    process.book.flush()
     assert mids(site) == ["m0"] and list(site.entries()) == [busy.delivery_tag]
     assert not stray.is_mine and busy.is_mine
 
@@ -264,9 +264,9 @@ def test_NEW_9_what_is_in_use_again_at_the_second_look_is_no_stray(site: Site, p
     receiver.connection.close()
     for _ in range(3):
         process.in_use.clear()
-        process.held.flush()
+        process.book.flush()
         process.begin(message)
-        process.held.flush()
+        process.book.flush()
     assert not site.waiting() and message.is_mine
 
 
@@ -274,7 +274,7 @@ def test_NEW_9_what_an_open_channel_holds_is_no_stray(site: Site, process: Proce
     site.send(0)
     process.connect().receive(1)
     for _ in range(3):
-        process.held.flush()
+        process.book.flush()
     assert not site.waiting() and len(site.entries()) == 1
 
 
@@ -287,8 +287,8 @@ def test_NEW_9_a_channel_that_went_without_a_word_leaves_no_message_behind(
     monkeypatch.setattr(type(receiver.channel), "leave", lambda self: None)
     receiver.connection.close()
     assert len(site.entries()) == 1
-    process.held.flush()
-    process.held.flush()
+    process.book.flush()
+    process.book.flush()
     assert mids(site) == ["m0"]
 
 
@@ -308,10 +308,10 @@ def test_NEW_9_what_is_done_and_not_acknowledged_yet_is_no_stray(
     process.in_use.clear()
     line.heal()
     for _ in range(3):
-        process.held.flush()
+        process.book.flush()
     assert not site.waiting(), "no copy of it comes"
     message.ack()
-    assert not site.everything() and process.held.is_empty
+    assert not site.everything() and process.book.is_empty
 
 
 def test_NEW_9_a_task_that_ends_after_its_message_went_back_is_told_so(site: Site, process: Process) -> None:
@@ -322,7 +322,7 @@ def test_NEW_9_a_task_that_ends_after_its_message_went_back_is_told_so(site: Sit
     message.is_done()
     assert message.went_back is True
     message.ack()
-    process.held.flush()
+    process.book.flush()
     assert site.everything() == ["m0"], "its copy is left alone"
 
 
@@ -334,9 +334,9 @@ def test_NEW_9_a_worker_that_leaves_while_redis_is_away_knows_that_it_holds_some
     begun, *_ = receiver.receive(3)
     process.begin(begun)
     _cut(line, receiver)
-    assert process.holdings.leave_for_good() is False
+    assert process.books.leave_for_good() is False
     line.heal()
-    assert process.holdings.leave_for_good() is True
+    assert process.books.leave_for_good() is True
     assert mids(site) == ["m0", "m1", "m2"] and site.keys() == {"a"}
 
 
@@ -349,9 +349,9 @@ def test_NEW_9_a_worker_that_owes_an_acknowledgement_does_not_leave_in_peace(
     process.begin(message)
     line.cut()
     process.finish(message)
-    assert process.holdings.leave_for_good() is False
+    assert process.books.leave_for_good() is False
     line.heal()
-    assert process.holdings.leave_for_good() is True
+    assert process.books.leave_for_good() is True
     assert not site.everything()
 
 
@@ -366,9 +366,9 @@ def test_NEW_9_what_was_arriving_when_the_connection_was_lost_goes_back_with_the
     site.raw.lmove("c", arriving_key(receiver.boot_id, "a"), "RIGHT", "LEFT")
     _cut(line, receiver)
     line.heal()
-    process.held.flush()
+    process.book.flush()
     assert mids(site) == ["m0", "m1", "m2"], "what had arrived comes before it"
-    assert site.keys() == {"a"} and process.held.is_empty
+    assert site.keys() == {"a"} and process.book.is_empty
 
 
 def test_NEW_9_what_was_arriving_keeps_a_worker_from_leaving_in_peace(
@@ -381,9 +381,9 @@ def test_NEW_9_what_was_arriving_keeps_a_worker_from_leaving_in_peace(
     site.send(0, queue="c")
     site.raw.lmove("c", arriving_key(receiver.boot_id, "a"), "RIGHT", "LEFT")
     _cut(line, receiver)
-    assert process.holdings.leave_for_good() is False
+    assert process.books.leave_for_good() is False
     line.heal()
-    assert process.holdings.leave_for_good() is True
+    assert process.books.leave_for_good() is True
     assert mids(site) == ["m0"] and site.keys() == {"a"}
 
 
@@ -394,7 +394,7 @@ def test_NEW_9_nothing_of_a_channel_may_begin_any_more_before_its_messages_go_ba
     receiver = process.connect()
     receiver.receive(1)
     seen: list[Any] = []
-    monkeypatch.setattr(process.holdings, "before_return", lambda channel: seen.append(site.waiting()))
+    monkeypatch.setattr(process.books, "before_return", lambda channel: seen.append(site.waiting()))
     receiver.connection.close()
     assert seen == [{}] and mids(site) == ["m0"]
 
@@ -406,14 +406,14 @@ def test_NEW_9_each_broker_has_a_book_of_its_own_and_one_that_is_away_keeps_the_
     process = Process(far)
     site.send(0)
     near.send(1)
-    receivers = [process.connect(), near.receiver(process.boot_id, holdings=process.holdings)]
+    receivers = [process.connect(), near.receiver(process.boot_id, books=process.books)]
     for receiver in receivers:
         receiver.receive(1)
     line.cut()
-    assert process.holdings.leave_for_good() is False
+    assert process.books.leave_for_good() is False
     assert mids(near) == ["m1"] and len(site.entries()) == 1
     line.heal()
-    assert process.holdings.leave_for_good() is True
+    assert process.books.leave_for_good() is True
     assert mids(site) == ["m0"]
 
 
@@ -439,7 +439,7 @@ def _begin_a_mess(site: Site) -> tuple[Process, Receiver]:
 
 def _leave(process: Process, receiver: Receiver) -> None:
     receiver.connection.close()
-    process.held.flush()
+    process.book.flush()
 
 
 def test_NEW_9_cut_off_after_every_command_a_worker_puts_each_message_back_once(site: Site) -> None:
@@ -453,7 +453,7 @@ def test_NEW_9_cut_off_after_every_command_a_worker_puts_each_message_back_once(
                 finished = False
         rest = [mid for mid in site.everything() if mid != "m1"]
         assert rest == ["m0", "m2", "m3", "m4", "m5", "m6"], f"after {commands} commands"
-        process.held.flush()
+        process.book.flush()
         assert site.everything() == rest, f"the acknowledged one came back after {commands} commands"
         assert [entry[0]["headers"]["poison_mid"] for entry in site.entries().values()] == ["m0"]
         assert len(site.scores()) == 1 and sorted(mids(site)) == rest[1:]
@@ -472,7 +472,7 @@ def test_NEW_9_killed_after_every_command_of_leaving_the_next_one_finishes_the_j
         try:
             with killed_after(commands):
                 receiver.connection.close()
-                finished = process.holdings.leave_for_good()
+                finished = process.books.leave_for_good()
         except Killed:
             rest = [mid for mid in site.everything() if mid != "m1"]
             assert rest == [mid for mid in wanted if mid != "m1"], f"after {commands} commands"
