@@ -14,6 +14,7 @@ from celery.result import AsyncResult
 
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer, Worker
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.outage.apps import build
 
@@ -121,8 +122,10 @@ class Site(Fleet):
     def still_guards(self, *workers: Worker) -> None:
         """Kill a worker that is running something: it is noticed, and the message run by another."""
         assert all(worker.is_alive() for worker in workers)
+        # An end that the ledger has not been told again would be one more message to be flagged.
+        self.await_that(self.is_over, "the ledger knows what has ended")
         before = len(self.events("worker_lost"))
-        sent = self.send("where", 900, 2)
+        sent = self.send("where", 900, PATIENCE, 0)
         self.await_that(lambda: self.starts()[900] == 1, "one more runs")
         self.kill(next(worker for worker in workers if 900 in self.on(worker)))
         self.await_that(lambda: len(self.events("worker_lost")) > before, "a death is noticed again")

@@ -88,9 +88,14 @@ def test_EMS_1_a_worker_that_died_during_the_outage_is_recovered_from(
 def test_TP1_8_what_redis_hands_out_again_since_it_forgot_the_last_second_is_not_run_again(
     new_site: NewSite, new_server: NewRedis, apart: bool, pool: str, seconds: int, noticed: str
 ) -> None:
-    """It comes as a first delivery: nothing on it says that it was ever delivered."""
+    """It comes as a first delivery: nothing on it says that it was ever delivered.
+
+    It is looked up for one activation interval from the new connection on: here, longer than a busy machine
+    needs.
+    """
     redis = new_server(appendonly="yes")
-    site = new_site(redis.url(), **({"poison_redis_url": new_server().url()} if apart else {}))
+    elsewhere = {"poison_redis_url": new_server().url()} if apart else {}
+    site = new_site(redis.url(), poison_activation_interval=30.0, **elsewhere)
     for n in range(2, 10):
         site.send("where", n, 0.05)
     site.send("where", 1, seconds)
