@@ -9,7 +9,7 @@ What a hook raises goes to ``complain``, and the task goes on (``basics/calling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
@@ -77,6 +77,10 @@ class Extension:
     def tying(self, run: Any, task: Any) -> Around:
         """Tie what is published in here to the success of a run of a task: set ``run.tied``."""
         return nullcontext()
+
+    def following(self, run: Any, rows: Iterable[T], key: Callable[[T], object] | None) -> Iterator[T] | None:
+        """Return an iterator over the rows of a loop of a run, which is followed; None: it is not."""
+        return None
 
     def unknown_task(self, message: Any, identity: Any, queue: str, reason: str) -> None:
         """Hear that a task is not known here whose message is in quarantine now; it may wait for Redis."""
@@ -148,7 +152,7 @@ class Extensions:
         self.blockade, self.acts = bind(Extension.blockade), bind(Extension.acts)
         self.rounds, self.panel = bind(Extension.rounds), bind(Extension.panel)
         self.helpers, self.services = bind(Extension.helpers), bind(Extension.services)
-        self.testify = bind(Extension.testify)
+        self.testify, self.following = bind(Extension.testify), bind(Extension.following)
 
     @classmethod
     def of(cls, host: Any) -> Extensions:

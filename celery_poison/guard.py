@@ -256,4 +256,10 @@ def _adopt_if_marked(app: Celery, task: Any) -> None:
         PoisonTask._install(app)
 
 
-PoisonTask._watch = staticmethod(watch)
+def _watch_if_needed(app: Celery) -> None:
+    """Watch an app that is finalized once there are guarded classes: one may keep ``on_bound`` to itself."""
+    if PoisonTask.__subclasses__():
+        watch(app)
+
+
+_state.connect_on_app_finalize(_watch_if_needed)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
 
-from celery import Celery, _state
+from celery import Celery
 from celery.app.task import Context, Task
 
 from celery_poison.broker.capture import sent_at_once
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import ConfigurationError
+from celery_poison.headers import mid_of
 from celery_poison.upstream.requests import (
     DiscardRequested,
     QuarantineRequested,
@@ -69,6 +70,53 @@ FIRST = Attempt()
 #: would copy into the headers of retries.
 attempts: dict[str, Attempt] = {}
 
+
+class RunHere(Protocol):
+    """A run in this process, for its task: ``worker.child.Run``.
+
+    Attributes:
+        observes: nothing may become of the task but what Celery makes of it.
+    """
+
+    @property
+    def observes(self) -> bool: ...
+
+    def enters(self) -> bool:
+        """Whether the body begins now; not where it calls itself."""
+
+    def call(self, task: Task, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call the body, with what stands around it; or say why not."""
+
+    def note_failure(self, task: Task, error: Exception) -> None:
+        """Note what the task has raised, before Celery makes something of it that can be pickled."""
+
+    def check_ownership(self) -> None:
+        """Raise StaleCompletion when the message, whose run has just ended, has a new owner (EMS-8)."""
+
+    def before_retry(self, task: Task, error: Exception) -> tuple[str, bool]:
+        """Return what the retry is to carry, and whether there is to be none."""
+
+    def tying(self, task: Task) -> AbstractContextManager[None]:
+        """Tie what is published while this is entered to the success of the task."""
+
+    def follow(self, task: Task, rows: Iterable[T], key: Callable[[T], object] | None) -> Iterator[T]:
+        """Iterate over rows so that it is known at which one the task dies."""
+
+
+#: What runs in this process, by mid. Not by task id: in a pool of threads a retry begins before the attempt
+#: has ended that sent it.
+running: dict[str, RunHere] = {}
+
+
+def run_of(task: Task) -> RunHere | None:
+    """Return the run of a task; None where that is called directly or eagerly, or merely observed."""
+    request = task.request
+    if not running or request.called_directly or request.is_eager:
+        return None
+    run = running.get(mid_of(vars(request)))
+    return None if run is None or run.observes else run
+
+
 #: What the retries that are being sent in this process carry in their header ``poison_failures``, by task id.
 carried: dict[str, str] = {}
 
@@ -86,8 +134,8 @@ def retrying(task: Task, exc: Any = None) -> Iterator[None]:
     """Retry in here: ``convict_at_once`` is raised instead, and the retry carries earlier failures."""
     error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
     told, is_last = "", False
-    if isinstance(error, Exception) and PoisonTask._runner is not None:
-        told, is_last = PoisonTask._runner.before_retry(task, error)
+    if isinstance(error, Exception) and (run := run_of(task)) is not None:
+        told, is_last = run.before_retry(task, error)
     if is_last and error is not None:
         raise error
     id = task.request.id or ""
@@ -99,26 +147,6 @@ def retrying(task: Task, exc: Any = None) -> Iterator[None]:
     finally:
         if carried.get(id) is told:  # among threads the retry may have begun, and retry itself
             carried.pop(id, None)
-
-
-class Runner(NamedTuple):
-    """What a process that runs tasks does around a body; ``worker.child`` has the functions.
-
-    Attributes:
-        enters: whether the body of a run begins now.
-        once: calls the body, or says why not.
-        note_failure: takes what the task has raised.
-        check_ownership: raises where the message of a run that has ended has a new owner.
-        before_retry: returns what a retry carries, and whether there is to be none.
-        tying: ties what is published while it is entered to the success of the task.
-    """
-
-    enters: Callable[[Task], bool]
-    once: Callable[[Task, Callable[..., Any], Any, Any], Any]
-    note_failure: Callable[[Task, Exception], None]
-    check_ownership: Callable[[Task], None]
-    before_retry: Callable[[Task, Exception], tuple[str, bool]]
-    tying: Callable[[Task], AbstractContextManager[None]]
 
 
 class Followed(NamedTuple):
@@ -136,7 +164,8 @@ class Followed(NamedTuple):
             key: returns what names a row, at most 100 characters of text; what it raises is logged, and then
                 rows have no key. It is hidden where ``poison_redact`` names ``item_key``.
         """
-        return iter(rows) if PoisonTask._each is None else PoisonTask._each(self.task, rows, key)
+        run = run_of(self.task)
+        return iter(rows) if run is None else run.follow(self.task, rows, key)
 
 
 class PoisonTask(Task):
@@ -155,18 +184,8 @@ class PoisonTask(Task):
     own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False
-    #: In processes that run tasks; ``worker.body`` asks it before and after each body.
-    _runner: ClassVar[Runner | None] = None
-    #: In the same processes: iterates over rows, and leaves a mark; set by an extension.
-    _each: ClassVar[Callable[..., Iterator[Any]] | None] = None
     #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
-    #: Looks for tasks of this class when an app is finalized; set by ``guard``, which knows this class.
-    _watch: ClassVar[Callable[[Celery], object]]
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        _state.connect_on_app_finalize(PoisonTask._watch)  # a subclass may keep on_bound to itself
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
@@ -207,7 +226,8 @@ class PoisonTask(Task):
             StaleDelivery: from the task, after its last line: its message has a new owner (EMS-11).
             ConfigurationError: this version of Celery has no place where it could be done.
         """
-        return PoisonTask._runner.tying(self) if PoisonTask._runner else nullcontext()
+        run = run_of(self)
+        return nullcontext() if run is None else run.tying(self)
 
     def rollback(self, reason: str = "rolled back by the task", *, countdown: float = 0.0) -> NoReturn:
         """Put the message back to the front of its queue; past ``max_failures`` it is quarantined.

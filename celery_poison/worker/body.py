@@ -15,7 +15,7 @@ from celery.app.task import Task
 
 from celery_poison.broker.capture import in_body, sent_at_once
 from celery_poison.errors import ConfigurationError
-from celery_poison.task import PoisonTask, retrying
+from celery_poison.task import PoisonTask, retrying, run_of
 from celery_poison.upstream.requests import MemoryExhausted
 from celery_poison.worker.failed import register
 
@@ -64,20 +64,20 @@ def _wrap(kind: Any, name: str, around: Callable[..., Any]) -> None:
 
 def _run(task: PoisonTask, below: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the body; what the guard does around it is done once, however many classes call each other."""
-    runner = PoisonTask._runner
+    run = run_of(task)
     with in_body():
-        if runner is None or not runner.enters(task):  # called directly, or from within
+        if run is None or not run.enters():  # called directly, or from within
             return below(*args, **kwargs)
         try:
-            return runner.once(task, below, args, kwargs)
+            return run.call(task, below, args, kwargs)
         except MemoryError as error:
             raise MemoryExhausted(repr(error)) from None
         except Exception as error:
-            runner.note_failure(task, error)
+            run.note_failure(task, error)
             raise
         finally:
             # Before Celery stores a result: another start may own the message by now.
-            runner.check_ownership(task)
+            run.check_ownership()
 
 
 def _retry(task: PoisonTask, below: Callable[..., Any], args: Any, kwargs: Any) -> Any:

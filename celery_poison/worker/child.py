@@ -7,28 +7,28 @@ of the body, the user's ``task_prerun`` receivers, the task itself and everythin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery.app.task import Task
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
-from celery_poison.basics.calling import within
+from celery_poison.basics.calling import first, within
 from celery_poison.basics.parts import Tie
 from celery_poison.causes import Evidence
 from celery_poison.decide import End, Failing
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
-from celery_poison.headers import FAILURES, mid_of
+from celery_poison.headers import FAILURES
 from celery_poison.model import Ended, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.failures import Failure, carried_after, failure_of
-from celery_poison.task import Runner, attempts
+from celery_poison.task import attempts, running
 from celery_poison.upstream.requests import (
     BodyNotReached,
     MemoryExhausted,
@@ -43,6 +43,8 @@ from celery_poison.worker.high_water import high_water
 from celery_poison.worker.lease import born_as
 from celery_poison.worker.recorder import Given, Recorder, Ticket, Told
 from celery_poison.worker.serving import Serving, serving_as
+
+T = TypeVar("T")
 
 #: Characters of a task's own words that the journal keeps.
 NOTE_LENGTH = 500
@@ -81,10 +83,76 @@ class Run:
     def recorder(self) -> Recorder:
         return self.serving.recorder
 
+    @property
+    def observes(self) -> bool:
+        return self.serving.observes
 
-#: What runs in this process, by mid. Not by task id: in a pool of threads a retry begins before the attempt
-#: has ended that sent it.
-_running: dict[str, Run] = {}
+    # --- for the task: task.RunHere ----------------------------------------------------------------
+
+    def enters(self) -> bool:
+        is_first, self.is_in_body = not self.is_in_body, True
+        return is_first
+
+    def call(self, task: Task, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call the body of a task; extensions stand around that of a task with an idempotency key."""
+        policy = self.recorder.policy(task.name)
+
+        def inner() -> Any:
+            with self.tying(task) if policy.transactional_publish else nullcontext():
+                result = body(*args, **kwargs)
+            if self.tied:
+                self.tied.keep()
+            return result
+
+        if policy.idempotency_key is None or not self.recorder.diverts(task.name, self.ticket):
+            return inner()
+        around: Callable[[], Any] = inner
+        for hook in reversed(plugin_of(task.app).extensions.around_body):
+            around = partial(hook, self, task, around, (args, kwargs))
+        return around()
+
+    def tying(self, task: Task) -> AbstractContextManager[None]:
+        hooks = plugin_of(task.app).extensions.tying
+        if not hooks:
+            raise ConfigurationError("publishing() needs the extension outbox, which is not installed")
+        return within(hook(self, task) for hook in hooks)
+
+    def follow(self, task: Task, rows: Iterable[T], key: Callable[[T], object] | None) -> Iterator[T]:
+        plugin = plugin_of(task.app)
+        return first(plugin.extensions.following, plugin.complain, self, rows, key) or iter(rows)
+
+    def check_ownership(self) -> None:
+        if not self.serving.lease.is_doubtful(self.ticket.token):
+            return
+        try:
+            self.serving.ledger.messages.reclaim(self.ticket.mid, Start.decode(self.entry))
+        except StaleDelivery as error:
+            raise StaleCompletion(str(error)) from None
+        except LedgerUnavailable:
+            return  # nobody can know
+
+    def failing(self, task: str, error: Exception) -> Failing:
+        """Decide about what a task of this process raised, or wants to retry for."""
+        policy = self.recorder.policy(task, self.ticket.queue)
+        if not (self.recorder.diverts(task, self.ticket) and read_end(error)[0] is End.RAISED):
+            return Failing.NOTHING
+        return policy.failing(error)
+
+    def note_failure(self, task: Task, error: Exception) -> None:
+        self.has_raised = True
+        self.failure = failure_of(error) if self.failing(task.name, error) is not Failing.NOTHING else None
+
+    def before_retry(self, task: Task, error: Exception) -> tuple[str, bool]:
+        if self.failing(task.name, error) is Failing.AT_ONCE:
+            return "", True
+        policy = self.recorder.policy(task.name, self.ticket.queue)
+        if not (policy.keep_failures and self.recorder.diverts(task.name, self.ticket)):
+            return "", False
+        return carried_after(getattr(task.request, FAILURES, None), failure_of(error)), False
+
+
+#: ``task.running``, by the class of its runs: this module alone adds to it.
+_running = cast("dict[str, Run]", running)
 #: On what the pool returns of a failed task: the Failure that is to be kept.
 KEPT = "poison_failure"
 
@@ -100,117 +168,6 @@ def still_running(boot_id: str) -> bytes:
 def threads() -> dict[str, int]:
     """Return in which thread of this process each start runs, by its token; from any thread."""
     return {run.ticket.token: run.thread for run in list(_running.values())}
-
-
-def _run_of(task: Task) -> Run | None:
-    """Return the run of a task; None where that is called directly or eagerly, or merely observed."""
-    request = task.request
-    if not _running or request.called_directly or request.is_eager:
-        return None
-    run = _running.get(mid_of(vars(request)))
-    return None if run is None or run.serving.observes else run
-
-
-def token_of(task: Task) -> str:
-    """Return the token of the start that runs a task here; empty where it is called directly, or observed."""
-    run = _run_of(task)
-    return run.ticket.token if run else ""
-
-
-def enters(task: Task) -> bool:
-    """Whether the body of a run begins now; not where it is merely observed, or calls itself."""
-    run = _run_of(task)
-    if run is None or run.is_in_body:
-        return False
-    run.is_in_body = True
-    return True
-
-
-def check_ownership(task: Task) -> None:
-    """Raise StaleCompletion when the message of ``task``, which has just ended, has a new owner (EMS-8)."""
-    run = _run_of(task)
-    if run is None or not run.serving.lease.is_doubtful(run.ticket.token):
-        return
-    try:
-        run.serving.ledger.messages.reclaim(run.ticket.mid, Start.decode(run.entry))
-    except StaleDelivery as error:
-        raise StaleCompletion(str(error)) from None
-    except LedgerUnavailable:
-        return  # nobody can know
-
-
-def once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call the body of a task; extensions stand around that of a task with an idempotency key."""
-    run = _run_of(task)
-    if run is None:
-        return call(*args, **kwargs)
-    policy = run.recorder.policy(task.name)
-
-    def body() -> Any:
-        with tying(task) if policy.transactional_publish else nullcontext():
-            result = call(*args, **kwargs)
-        if run.tied:
-            run.tied.keep()
-        return result
-
-    if policy.idempotency_key is None or not run.recorder.diverts(task.name, run.ticket):
-        return body()
-    inner: Callable[[], Any] = body
-    for hook in reversed(plugin_of(task.app).extensions.around_body):
-        inner = partial(hook, run, task, inner, (args, kwargs))
-    return inner()
-
-
-def tying(task: Task) -> AbstractContextManager[None]:
-    """Tie what is published while this is entered to the success of a task that runs here."""
-    run = _run_of(task)
-    if run is None:
-        return nullcontext()
-    hooks = plugin_of(task.app).extensions.tying
-    if not hooks:
-        raise ConfigurationError("publishing() needs the extension outbox, which is not installed")
-    return within(hook(run, task) for hook in hooks)
-
-
-# --- what tasks raise --------------------------------------------------------------------------------
-
-
-def _failing(run: Run, task: str, error: Exception) -> Failing:
-    """Decide about what a task of this process raised, or wants to retry for."""
-    policy = run.recorder.policy(task, run.ticket.queue)
-    if not (run.recorder.diverts(task, run.ticket) and read_end(error)[0] is End.RAISED):
-        return Failing.NOTHING
-    return policy.failing(error)
-
-
-def note_failure(task: Task, error: Exception) -> None:
-    """Note what a task has raised, before Celery makes something of it that can be pickled."""
-    if run := _run_of(task):
-        run.has_raised = True
-        run.failure = failure_of(error) if _failing(run, task.name, error) is not Failing.NOTHING else None
-
-
-def before_retry(task: Task, error: Exception) -> tuple[str, bool]:
-    """Return what the retry is to carry, and whether there is to be none."""
-    run = _run_of(task)
-    if run is None:
-        return "", False
-    if _failing(run, task.name, error) is Failing.AT_ONCE:
-        return "", True
-    policy = run.recorder.policy(task.name, run.ticket.queue)
-    if not (policy.keep_failures and run.recorder.diverts(task.name, run.ticket)):
-        return "", False
-    return carried_after(getattr(task.request, FAILURES, None), failure_of(error)), False
-
-
-RUNNER = Runner(
-    enters=enters,
-    once=once,
-    note_failure=note_failure,
-    check_ownership=check_ownership,
-    before_retry=before_retry,
-    tying=tying,
-)
 
 
 # --- before and after a run --------------------------------------------------------------------------
@@ -311,7 +268,7 @@ def _read_failure(info: Any, run: Run, task: str) -> tuple[BaseException, Failur
     if isinstance(raised, Exception) and read_end(raised)[0] is End.RAISED:
         if run.has_raised:
             kept = run.failure
-        elif _failing(run, task, raised) is not Failing.NOTHING:  # outside of the task's own code
+        elif run.failing(task, raised) is not Failing.NOTHING:  # outside of the task's own code
             kept = failure_of(raised)
     if kept is not None:
         setattr(info, KEPT, kept)

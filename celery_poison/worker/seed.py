@@ -20,7 +20,7 @@ from celery_poison.policy import Overrides
 from celery_poison.sandbox.trial import Home
 from celery_poison.worker import crash_reports
 from celery_poison.worker.body import surround
-from celery_poison.worker.child import RUNNER, still_running
+from celery_poison.worker.child import still_running
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.lease import Lease, born_as, keep_child_alive
 from celery_poison.worker.recorder import Recorder
@@ -99,7 +99,7 @@ def _open_recorder(plugin: Plugin, home: Home, worker: str, node: str) -> Record
     durable = open_durable(settings, ledger, writer)
     recorder = Recorder(settings, ledger.keys, writer, node, Policies(plugin), durable, ledger)
     lent = Lease(settings.activation_interval, home.lease)
-    serve(boot_id, Serving(recorder, ledger, lent, contained=True), runner=RUNNER)
+    serve(boot_id, Serving(recorder, ledger, lent, contained=True))
     # A thread may share no connection with greenlets.
     own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
     keep_child_alive(own, ledger.keys, worker, settings)

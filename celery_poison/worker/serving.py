@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_poison.ledger import Ledger
-from celery_poison.task import PoisonTask, Runner
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.recorder import Recorder
 
@@ -30,15 +29,13 @@ class Serving:
 _serving: dict[str, Serving] = {}
 
 
-def serve(boot_id: str, serving: Serving, runner: Runner) -> None:
+def serve(boot_id: str, serving: Serving) -> None:
     """Make this process and its future children run and record the tasks of a worker.
 
     Args:
         boot_id: the one that it began with.
-        runner: of ``worker.child``.
     """
     _serving[boot_id] = serving
-    PoisonTask._runner = runner
 
 
 def serving_as(boot_id: str) -> Serving | None:
@@ -49,5 +46,3 @@ def serving_as(boot_id: str) -> Serving | None:
 def release(boot_id: str) -> None:
     """Record nothing any more for a worker that has left; this process goes on."""
     _serving.pop(boot_id, None)
-    if not _serving:
-        PoisonTask._runner = None

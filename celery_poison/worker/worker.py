@@ -252,7 +252,7 @@ class Worker:
             contained=self._pool.contained,
             observes=settings.observe_only,
         )
-        serve(self._me.born_as, mine, runner=child.RUNNER)
+        serve(self._me.born_as, mine)
         self._renewal: Renewal | None = None
         self._connection: Any = None
         if not settings.observe_only:  # else Celery's own transport

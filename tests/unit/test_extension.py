@@ -6,7 +6,7 @@ import ast
 import tomllib
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery import Celery
@@ -86,15 +86,13 @@ def test_an_installation_without_extensions_has_no_hook_filled(monkeypatch: pyte
     assert _host().extensions.all == ()
 
 
-def test_TP1_9_without_the_outbox_a_task_that_ties_what_it_publishes_hears_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_TP1_9_without_the_outbox_a_task_that_ties_what_it_publishes_hears_so() -> None:
     host = _host()
     host.extensions = Extensions([Idle(host)])
-    monkeypatch.setattr(child, "_run_of", lambda task: SimpleNamespace(tied=None))
-    task: Any = SimpleNamespace(app=host.app)
+    task, nothing = SimpleNamespace(app=host.app), SimpleNamespace()
+    run: Any = child.Run(cast(Any, nothing), cast(Any, nothing), b"")
     with pytest.raises(ConfigurationError, match="extension outbox"):
-        child.tying(task)
+        run.tying(task)
     with pytest.raises(ConfigurationError, match="extension outbox"), publishing_in(object(), host.app):
         pass
 

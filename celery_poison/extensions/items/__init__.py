@@ -11,14 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from celery import Celery
-from celery.app.task import Task
-
 from celery_poison.basics.parts import Service
 from celery_poison.causes import Evidence
 from celery_poison.extension import Extension
 from celery_poison.ledger import Ledger
-from celery_poison.task import PoisonTask
 
 if TYPE_CHECKING:
     from celery_poison.extensions.items.marks import Mark, Page
@@ -43,17 +39,11 @@ class Items(Extension):
         self._directories: set[str] = set()
         self._left: dict[str, Mark] = {}
 
-    def serving(self, app: Celery) -> None:
-        PoisonTask._each = self.each
-
-    def each(self, task: Task, rows: Iterable[T], key: Callable[[T], object] | None) -> Iterator[T]:
-        """Return an iterator over rows that is followed, where this is a process of its own."""
+    def following(self, run: Any, rows: Iterable[T], key: Callable[[T], object] | None) -> Iterator[T] | None:
         from celery_poison.extensions.items.loops import Loop  # not where an app only publishes
-        from celery_poison.worker.child import token_of
 
-        token = token_of(task)
-        page = self._page_here() if token else None
-        return iter(rows) if page is None else Loop(page, token, rows, key, self.host.complain)
+        page = self._page_here()  # None where this is no process of its own
+        return None if page is None else Loop(page, run.ticket.token, rows, key, self.host.complain)
 
     def _page_here(self) -> Page | None:
         from celery_poison.extensions.items.marks import Page
