@@ -28,10 +28,12 @@ _NEEDS = ("pyspark", "pyarrow", "deltalake", "scipy")
 
 _COMMON = (
     click.option("--lake", envvar="POISON_LAKE", help="Directory, or s3://, gs://, abfss://.  [required]"),
-    click.option("--app-name", help="Whose rows, where several apps share the lake; default: the app's."),
+    click.option(
+        "--app-name", help="The app that is read, where several share the lake; default: that of celery -A."
+    ),
     click.option("--redis", "url", help="URL of the ledger's Redis; default: the app's."),
-    click.option("--namespace", help="Of the ledger; default: the app's, else 'poison'."),
-    click.option("--master-name", help="Of the Sentinels' master, beside a sentinel:// URL."),
+    click.option("--namespace", help="The ledger's namespace; default: the app's, else 'poison'."),
+    click.option("--master-name", help="The master that Sentinels watch, beside a sentinel:// URL."),
     click.option(
         "--master",
         default="local[*]",
@@ -46,13 +48,13 @@ _INGEST = (
         "--trim-after",
         type=click.FloatRange(0),
         metavar="HOURS",
-        help="Drop from Redis what is safely in the lake and older; never, unless this is said.",
+        help="Drop older entries from Redis once they are in the lake; without this, none.",
     ),
-    click.option("--compact/--no-compact", default=True, help="Put small files together."),
+    click.option("--compact/--no-compact", default=True, help="Merge small files."),
     click.option(
         "--moved",
         is_flag=True,
-        help="The app's journal is another one from now on: its Redis was emptied, or its broker moved.",
+        help="The app has another journal from now on: its Redis was emptied, or its broker moved.",
     ),
     click.option(
         "--max-rows", type=click.IntRange(1), default=1_000_000, help="About so many entries in one batch."
@@ -64,7 +66,7 @@ _DAYS = (
         metavar="DAY|Nd",
         help="Only from this day on (UTC), compared with all before: 2026-03-02, or 7d: the last seven days.",
     ),
-    click.option("--until", metavar="DAY", help="Only up to this day, which is not among them."),
+    click.option("--until", metavar="DAY", help="Only days before this one."),
 )
 _REPORT = (
     click.option(
@@ -110,7 +112,7 @@ def _command(
 
 
 @_command(
-    click.option("--once/--follow", default=True, help="Return when all is in the lake, or go on."),
+    click.option("--once/--follow", default=True, help="Return when every entry is in the lake, or go on."),
     click.option(
         "--every",
         type=click.FloatRange(0, min_open=True),
@@ -120,7 +122,7 @@ def _command(
     *_INGEST,
 )
 def ingest(options: dict[str, Any]) -> None:
-    """Bring the journal into the lake, each entry once, whatever kills this command on the way.
+    """Bring the journal into the lake, each entry once, even if this command is killed.
 
     \b
     celery -A proj poison pipeline ingest --lake /data/poison                     once, from cron
@@ -131,9 +133,9 @@ def ingest(options: dict[str, Any]) -> None:
 
 @_command()
 def check(options: dict[str, Any]) -> None:
-    """Read every value of the lake's journal once, and say what cannot be read and what is missing.
+    """Read every value of the lake's journal once; report damage and missing entries.
 
-    Exit status: 1 where something cannot be read.
+    Exit status: 1 if anything is unreadable.
 
     \b
     celery -A proj poison pipeline check --lake /data/poison
@@ -141,13 +143,13 @@ def check(options: dict[str, Any]) -> None:
 
 
 @_command(
-    click.option("--rebuild", is_flag=True, help="Make them anew, though they may be up to date."),
+    click.option("--rebuild", is_flag=True, help="Rebuild all tables, even current ones."),
     click.option("--since", metavar="DAY", help="With --rebuild: only from this day on (UTC)."),
 )
 def tables(options: dict[str, Any]) -> None:
     """Bring the tables below LAKE/tables up to the end of the lake's journal.
 
-    See docs/pipeline-tables.md. Only what is new in the journal is read again, and what it concerns.
+    See docs/pipeline-tables.md. Only new entries are read, and the days that they concern.
 
     \b
     celery -A proj poison pipeline tables --lake /data/poison
@@ -156,46 +158,48 @@ def tables(options: dict[str, Any]) -> None:
 
 
 @_command(
-    click.option("--top", type=click.IntRange(1), default=5, help="Of each kind."),
+    click.option("--top", type=click.IntRange(1), default=5, help="Rows of each kind."),
     click.option("--cause", help="Only deaths of this cause, as `oom` or `signal:11`."),
     click.option(
         "--new",
         is_flag=True,
-        help="Only what the last judgement did not accuse; if any, exit 1 and notify poison_notify.",
+        help="Only new accusations; if there are any, exit 1 and notify poison_notify.",
     ),
     *_DAYS,
 )
 def blame(options: dict[str, Any]) -> None:
-    """Say who is guilty of killing workers, who is suspected, and by how much.
+    """Name the guilty and the suspects of workers' deaths, with the evidence.
 
-    Guilty is only what a trial proved. One model looks at all else together, so that a bad task does not
-    colour its host: it says how many deaths were to be expected, and how likely what happened is by chance.
+    Only a trial proves guilt. One model compares everything else together, so that a bad task does not
+    colour its host: it prints the expected deaths, and the chance of so many.
 
     \b
     celery -A proj poison pipeline blame --lake /data/poison --since 7d     the last week against before
-    celery -A proj poison pipeline blame --lake /data/poison --cause oom    only deaths for want of memory
+    celery -A proj poison pipeline blame --lake /data/poison --cause oom    only deaths by lack of memory
     celery -A proj poison pipeline blame --lake /data/poison --new          every night, from cron
     """
 
 
 @_command(
-    click.option("--peak", type=click.FloatRange(0), metavar="MIB", help="Most memory of a run."),
-    click.option("--runtime", type=click.FloatRange(0), metavar="SECONDS", help="From start to end."),
-    click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help="From publish to first start."),
-    click.option("--latency", type=click.FloatRange(0), metavar="SECONDS", help="From publish to end."),
+    click.option("--peak", type=click.FloatRange(0), metavar="MIB", help="Peak memory of a run."),
+    click.option("--runtime", type=click.FloatRange(0), metavar="SECONDS", help="Time from start to end."),
+    click.option(
+        "--wait", type=click.FloatRange(0), metavar="SECONDS", help="Time from publish to first start."
+    ),
+    click.option("--latency", type=click.FloatRange(0), metavar="SECONDS", help="Time from publish to end."),
     click.option("--release", help="Compare its runs with those of all others; default: the newest release."),
-    click.option("--top", type=click.IntRange(1), default=10, help="So many tasks."),
+    click.option("--top", type=click.IntRange(1), default=10, help="Number of tasks."),
     *_DAYS,
 )
 def forecast(options: dict[str, Any]) -> None:
-    """Say how often runs of each task will need more than a limit: memory, run time, wait or latency.
+    """Forecast how often runs of each task will exceed a limit: memory, run time, wait or latency.
 
-    Each chance has an interval, which is tested on the last days. Then what that limit would have ended and
-    spared, and which tasks a new release made slower or larger. Say one of the four limits; all but --runtime
-    need entries of journal schema 3.
+    Each chance has an interval, which is tested on the last days. Then come the runs that the limit would
+    have ended, and the tasks that a new release made slower or larger. Give one of the four limits; all but
+    --runtime need entries of journal schema 3.
 
     \b
-    celery -A proj poison pipeline forecast --lake /data/poison --peak 512      a lane for what is larger
+    celery -A proj poison pipeline forecast --lake /data/poison --peak 512      a lane for larger runs
     celery -A proj poison pipeline forecast --lake /data/poison --runtime 300   another time limit
     celery -A proj poison pipeline forecast --lake /data/poison --wait 30       an SLO, by task
     """
@@ -211,7 +215,7 @@ def forecast(options: dict[str, Any]) -> None:
     *_DAYS,
 )
 def backtest(options: dict[str, Any]) -> None:
-    """Replay history under other policies: what they would have cost, and which to take.
+    """Replay history under other policies, and recommend the cheapest one.
 
     \b
     celery -A proj poison pipeline backtest --lake /data/poison --since 30d
@@ -220,9 +224,7 @@ def backtest(options: dict[str, Any]) -> None:
 
 @_command(*_REPORT)
 def report(options: dict[str, Any]) -> None:
-    """Write one self-contained HTML page about what the lake tells, of all its days or of some.
-
-    Beside it the same figures as JSON.
+    """Write a report of all days or some as one HTML page, with the same figures as JSON beside it.
 
     \b
     celery -A proj poison pipeline report --lake /data/poison --since 7d
@@ -236,20 +238,22 @@ def report(options: dict[str, Any]) -> None:
         default=24.0,
         help="How long replaced files stay: longer than the longest reader takes.",
     ),
-    click.option("--keep-days", type=click.IntRange(1), help="Drop the rows of days before so many."),
+    click.option("--keep-days", type=click.IntRange(1), help="Drop rows that are older than this many days."),
     click.option("--forget", multiple=True, metavar="ID", help="Remove all rows of a task id."),
-    click.option("--restore", type=click.IntRange(0), metavar="VERSION", help="Of the journal."),
-    click.option("--history", is_flag=True, help="Print the newest versions of the journal, and do nothing."),
+    click.option(
+        "--restore", type=click.IntRange(0), metavar="VERSION", help="Bring this version of the journal back."
+    ),
+    click.option("--history", is_flag=True, help="Only print the newest versions of the journal."),
 )
 def maintain(options: dict[str, Any]) -> bool:
-    """Put small files together, and delete what no reader needs any more. Needs no Java.
+    """Merge small files, and delete those that no reader needs. Needs no Java.
 
     \b
     celery -A proj poison pipeline maintain --lake /data/poison        every day, from cron
     pipeline maintain --lake /data/poison --keep-days 90               and drop older days
     pipeline maintain --lake /data/poison --forget ID --keep-hours 0   remove all rows of a task id, for good
     pipeline maintain --lake /data/poison --history                    versions of the journal
-    pipeline maintain --lake /data/poison --restore VERSION            make the journal what it was
+    pipeline maintain --lake /data/poison --restore VERSION            bring that version back
 
     Ingest and readers may go on meanwhile, except with --keep-hours 0: then no reader may.
     """
@@ -262,14 +266,14 @@ def maintain(options: dict[str, Any]) -> bool:
 
 
 @_command(
-    click.option("--show", is_flag=True, help="Show what waits for a person, and change nothing."),
+    click.option("--show", is_flag=True, help="Only show the waiting proposal."),
     click.option("--apply", type=click.IntRange(1), metavar="VERSION", help="Put this proposal in force."),
     click.option("--dismiss", type=click.IntRange(1), metavar="VERSION", help="Drop this proposal."),
-    click.option("--rollback", is_flag=True, help="Take back all that was put in force."),
+    click.option("--rollback", is_flag=True, help="Undo every proposal that is in force."),
     click.option("--rules-only", is_flag=True, help="With --apply: leave the policy alone."),
     click.option("--replaced", is_flag=True, help="With --apply: even if there is a newer proposal."),
-    click.option("--at-once", is_flag=True, help="Put the rules in force without waiting for a person."),
-    click.option("--again", is_flag=True, help="Propose what a person said no to, too."),
+    click.option("--at-once", is_flag=True, help="Apply the rules without waiting for a person."),
+    click.option("--again", is_flag=True, help="Also propose rules that a person dismissed."),
     click.option(
         "--hours",
         type=click.FloatRange(0, min_open=True),
@@ -280,33 +284,33 @@ def maintain(options: dict[str, Any]) -> bool:
         "--least",
         type=click.IntRange(1),
         default=2,
-        help="Messages of a fingerprint that must have been proven guilty.",
+        help="Messages of a fingerprint that trials must have proven guilty.",
     ),
     click.option(
         "--max-age",
         type=click.FloatRange(0),
         metavar="HOURS",
         default=24.0,
-        help="Propose nothing of tables that are further behind the journal.",
+        help="Propose nothing if the tables are further behind the journal.",
     ),
     click.option(
-        "--accept-missing", is_flag=True, help="Propose although entries are missing; say a --note."
+        "--accept-missing", is_flag=True, help="Propose although entries are missing; needs a --note."
     ),
-    click.option("--note", default="", help="Why; is journalled."),
-    click.option("--actor", help="Who does this; default: your login."),
+    click.option("--note", default="", help="The reason; it is journalled."),
+    click.option("--actor", help="The person who acts; default: your login."),
 )
 def publish(options: dict[str, Any]) -> bool:
-    """Make block rules of what was proven, and propose them; a person applies exactly what was read.
+    """Propose block rules for proven fingerprints; a person applies exactly the version that was shown.
 
     \b
-    celery -A proj poison pipeline publish --lake /data/poison     propose, and show what
-    celery -A proj poison pipeline publish --show                  what waits for a person
-    celery -A proj poison pipeline publish --apply VERSION         put it in force, within a heartbeat
-    celery -A proj poison pipeline publish --dismiss VERSION       none of it, and not again for 30 days
-    celery -A proj poison pipeline publish --rollback              take back all that is in force of it
+    celery -A proj poison pipeline publish --lake /data/poison     propose, and show the rules
+    celery -A proj poison pipeline publish --show                  the waiting proposal
+    celery -A proj poison pipeline publish --apply VERSION         apply it, within a heartbeat
+    celery -A proj poison pipeline publish --dismiss VERSION       drop it, for 30 days
+    celery -A proj poison pipeline publish --rollback              undo all its rules
 
-    A rule is never made for a fingerprint of which any message ever ended alive. Nothing is proposed where
-    that cannot be known: healthy runs that are only counted, entries that are missing, tables that are old.
+    A fingerprint of which any message ever ended alive gets no rule. Nothing is proposed where ends alive may
+    be missing: healthy runs that are only counted, missing entries, old tables.
     """
     from celery_poison.cli.pipeline_publish import decide
 
@@ -315,9 +319,9 @@ def publish(options: dict[str, Any]) -> bool:
 
 @_command(*_INGEST, *_REPORT, name="all")
 def all_of_it(options: dict[str, Any]) -> None:
-    """Ingest what is new, bring all tables up to date, and write the report: once, as from cron.
+    """Ingest new entries, bring all tables up to date, and write the report: once, as from cron.
 
-    Nothing is published: that is `pipeline publish`.
+    It proposes no rules: `pipeline publish` does.
 
     \b
     celery -A proj poison pipeline all --lake /data/poison

@@ -35,16 +35,16 @@ WEIGHT = 10.0
 
 #: The attempts of every task id that ever was in trouble, and those like a guilty one.
 _STEPS = f"""
-with told as (select * from {{kin}} r where id is not null and {{window}} and {{recent}}
+with attempt as (select * from {{kin}} r where id is not null and {{window}} and {{recent}}
 ), troubled as (
-  select distinct id as troubled_id from told r where not ({IS_ALIVE} and r.end <> 'rolled_back')
+  select distinct id as troubled_id from attempt r where not ({IS_ALIVE} and r.end <> 'rolled_back')
 ), alike as (
-  select distinct fingerprint as alike from told r
+  select distinct fingerprint as alike from attempt r
   where r.end = 'crashed' and proof = 'proven' and fingerprint is not null
 ), concerned as (
-  select told.*, case when {IS_ALIVE.replace("r.", "told.")} and told.end = 'finished' then 'alive'
-    else told.end end as ending
-  from told left join troubled on told.id = troubled_id left join alike on told.fingerprint = alike
+  select attempt.*, case when {IS_ALIVE.replace("r.", "attempt.")} and attempt.end = 'finished' then 'alive'
+    else attempt.end end as ending
+  from attempt left join troubled on attempt.id = troubled_id left join alike on attempt.fingerprint = alike
   where troubled_id is not null or alike is not null
 )
 select id, coalesce(started_at, ended_at) as started, ended_at as ended, ending,

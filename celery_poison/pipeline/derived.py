@@ -33,13 +33,13 @@ from pyspark.sql import functions as F
 from celery_poison.basics.text import clean
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
-from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
+from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS, VERSIONS
 from celery_poison.pipeline.seek import LOOK_BACK_MS, alive, company, having
 from celery_poison.pipeline.session import rebalanced, together
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
-from celery_poison.pipeline.window import Window, and_the_next, days_between, first_ms
+from celery_poison.pipeline.window import Window, and_the_next, day, days_between, first_ms
 
 #: Stored tables, and by what their files are apart.
 STORED: dict[str, tuple[str, ...]] = {

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructField, StructType
 from celery_poison.errors import PoisonError
 from celery_poison.pipeline import sink
 from celery_poison.pipeline.schema import GAPS, JOURNAL, LAKE, LAST_MS, VERSIONS
+from celery_poison.pipeline.window import day
 
 #: The description of a journal that no ingest made.
 GENERATED = "a generated history"
@@ -38,7 +39,7 @@ class LakeError(PoisonError):
 
 
 class LakeTaken(LakeError):
-    """Somebody else committed first: what this one wrote does not count."""
+    """Another process committed first: what this one wrote does not count."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +210,7 @@ class Table:
                 self.uri, fields, mode="ignore", partition_by=list(self.partitions), description=description
             )
             self.refresh()
-        own = len(self._with(StructType()))
-        if lacking := self._with(schema)[own:]:
+        if lacking := self._with(schema)[len(self._with(StructType())) :]:
             # Rows that are there already have nothing in them: they may be null.
             wanted = Schema.from_json(StructType([StructField(f.name, f.dataType) for f in lacking]).json())
             self.delta.alter.add_columns(wanted.fields)
@@ -315,9 +315,8 @@ class Lake:
 
     def apps(self) -> list[str]:
         """Return the names of the apps of which the lake has entries."""
-        if not self.journal.exists:
-            return []
-        return sorted({str(each["app"]) for each in self.journal.delta.partitions()})
+        found = self.journal.delta.partitions() if self.journal.exists else []
+        return sorted({str(each["app"]) for each in found})
 
     def of_no_journal(self) -> str:
         """Return what a lake holds to which no journal belongs, in its own words; empty for any other."""
@@ -393,11 +392,6 @@ def absolute(root: str) -> str:
     if sink.is_local(root):
         return str(Path(urlsplit(root).path if root.startswith("file:") else root).absolute())
     return re.sub("^s3[an]://", "s3://", root).rstrip("/")
-
-
-def day(ms: int) -> str:
-    """Return the name of the day of a time, by which the journal's files are apart."""
-    return datetime.fromtimestamp(min(ms, LAST_MS) / 1000, UTC).date().isoformat()
 
 
 def after(position: Position) -> str:

@@ -24,12 +24,12 @@ MOST_RULES = 500
 #: The policy of the back-test that blocks soonest says what a rule would have caught.
 SOONEST: Policy = {"block_fingerprint_after": 1}
 _COUNTED = (
-    'healthy runs of {} were only counted (poison_journal="incidents"): nobody knows which messages ended'
-    ' alive. Set poison_journal="attempts" on every worker, let a history grow, then delete the counts:'
+    'healthy runs of {} were only counted (poison_journal="incidents"): the lake lacks the messages that'
+    ' ended alive. Set poison_journal="attempts" on every worker, let a history grow, then delete the counts:'
     " redis-cli DEL NAMESPACE:tally"
 )
 _NONE_ALIVE = (
-    "no run in the lake ended alive, so nobody knows which messages would have: was"
+    "no run in the lake ended alive, so no rule is known to spare the innocent: was"
     ' poison_journal="incidents" set, or was the lake begun just now? Set it to "attempts", and let a history'
     " grow"
 )

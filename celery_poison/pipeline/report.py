@@ -183,15 +183,15 @@ _FOLDED = (
     (
         "blame",
         "All that was compared",
-        "Of each kind the first twelve. Guilty: a trial proved it. Suspicious: more deaths than chance"
+        "The first twelve of each kind. Guilty: a trial proved it. Suspicious: more deaths than chance"
         " explains, with all else taken into account, so that a bad task does not colour its host. Low and"
-        " high are the bounds of times, to 95 %. What a trial cleared is held against nothing.",
+        " high are the bounds of times, to 95 %. A death that a trial cleared does not count.",
         "dimension key standing deaths expected times low high q alive causes"
         " before_deaths before_expected change_p",
     ),
     (
         "backtest",
-        "What another policy would have cost",
+        "The cost of other policies",
         "The same history under other policies, the recommended one in green; innocents are in quarantine.",
         "says deaths worker_deaths lost_ms waiting blocked innocents",
     ),

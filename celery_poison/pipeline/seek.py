@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline import sink
-from celery_poison.pipeline.lake import Filters, Lake, Position, Table, after, day
+from celery_poison.pipeline.lake import Filters, Lake, Position, Table, after
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS
 from celery_poison.pipeline.tables.attempts import LONGEST_MS, is_lone_death
-from celery_poison.pipeline.window import first_ms
+from celery_poison.pipeline.window import day, first_ms
 
 #: From the day of the newest known entry, less this, runs that ended alive are looked at again: what is new
 #: may concern them.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Self
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.pipeline.lake import day
+from celery_poison.pipeline.schema import LAST_MS
 
 _DAY_MS = 24 * 3_600_000
 #: In SQL, the decade of a payload: 0 under 1 kB, 1 under 10 kB, and so on to 6 for 100 MB or more.
@@ -51,6 +51,11 @@ class Window:
         """Return the window in words; empty where nothing bounds it."""
         start = f"from {self.since} on" if self.since else ""
         return " ".join(filter(None, (start, f"up to {self.until}, exclusively" if self.until else "")))
+
+
+def day(ms: int) -> str:
+    """Return the name of the day of a time, by which the journal's files are apart."""
+    return datetime.fromtimestamp(min(ms, LAST_MS) / 1000, UTC).date().isoformat()
 
 
 def days_between(since_ms: int, until_ms: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 A sentence has a subject that is a thing, an active verb, and the glossary's noun. A hit is mended, or waived
 by name in `english_waivers.txt`: a line there has file, pattern and words, as this module prints them.
-`--all` also lists the hits in files of the package that have not been gone through.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ sys.path.insert(0, str(DOCS / "site"))
 import api_page
 
 WAIVERS = Path(__file__).with_name("english_waivers.txt")
-#: Files of the package whose help texts, log lines and errors have not been gone through yet.
-UNREAD = Path(__file__).with_name("english_unread.txt")
 
 _THINGS = "cell copy document entry key lake ledger message monitor pipeline plugin process program queue relay start suspect task tool trial worker"  # noqa: E501
 _BEGINS = r"(?:^|(?<=[.!?:] )|(?<=\n))"
@@ -81,11 +78,9 @@ def sentences(page: str) -> list[str]:
 
 
 @cache
-def in_package(read: bool = True) -> list[Hit]:
-    """Return the hits in texts that the program prints: in files that were gone through, or in the others."""
-    unread = set(UNREAD.read_text(encoding="utf-8").split())
-    paths = [path for path in sorted(PACKAGE.rglob("*.py"))
-             if (path.relative_to(ROOT).as_posix() not in unread) is read]  # fmt: skip
+def in_package() -> list[Hit]:
+    """Return the hits in texts that the program prints: help texts, log lines, errors."""
+    paths = sorted(PACKAGE.rglob("*.py"))
     return [hit for path in paths for hit in _in_text(path, "\n\n".join(printed(path.read_text("utf-8"))))]
 
 
@@ -123,5 +118,5 @@ def waived() -> set[str]:
 
 
 if __name__ == "__main__":
-    for hit in [*in_pages(), *in_package(), *(in_package(read=False) if "--all" in sys.argv else [])]:
+    for hit in [*in_pages(), *in_package()]:
         sys.stdout.write(f"{hit}\n")
