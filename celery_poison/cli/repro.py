@@ -92,22 +92,22 @@ def _minimised(call: Call, written: Any, attempts: int, seconds: int) -> tuple[C
         if runs >= attempts or left <= 0:
             raise Spent
         runs += 1
-        return _end_of(written(_call(value)), left)
+        return _end_of(written(_with(call, value)), left)
 
     first = end_of([[*call.args], call.kwargs])
     if not first:
         return call, {"dies": False, "attempts": runs, "said": "it did not die here"}
     shrunk = shrink([[*call.args], call.kwargs], lambda value: _is_call(value) and end_of(value) == first)
-    return _call(shrunk), {"dies": True, "attempts": runs, "said": f"it {first} here; {runs} runs"}
+    return _with(call, shrunk), {"dies": True, "attempts": runs, "said": f"it {first} here; {runs} runs"}
 
 
 def _is_call(value: Any) -> bool:
     return len(value) == 2 and isinstance(value[0], list) and isinstance(value[1], dict)
 
 
-def _call(value: Any) -> Call:
+def _with(call: Call, value: Any) -> Call:
     args, kwargs = value
-    return Call(args, kwargs, (args, kwargs))
+    return call._replace(args=args, kwargs=kwargs, shown=(args, kwargs))
 
 
 def _end_of(made: Repro, seconds: float) -> str:

@@ -85,7 +85,7 @@ def redacted(app: Celery, redact: Redact, task: str, body: Any) -> Any:
     """Return a decoded body with everything hidden that ``redact`` names, at any depth."""
     if not redact:
         return body
-    patterns = ("*",) if redact is True else tuple(map(str.lower, redact))
+    patterns = _patterns(redact)
     try:
         args, kwargs, rest = _call(body)
     except BodyBroken:
@@ -100,6 +100,16 @@ def redacted(app: Celery, redact: Redact, task: str, body: Any) -> Any:
         return {**body, "args": shown[0], "kwargs": shown[1]}
     # Callbacks that wait for the task are handed arguments too.
     return [*shown, *(_hide(each, ("args", "kwargs") if redact is True else patterns) for each in rest)]
+
+
+def hidden_in(redact: Redact, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return named values with everything hidden that ``redact`` names, at any depth."""
+    patterns = _patterns(redact)
+    return {name: _hide(value, patterns, name) for name, value in values.items()}
+
+
+def _patterns(redact: Redact) -> tuple[str, ...]:
+    return ("*",) if redact is True else tuple(map(str.lower, redact or ()))
 
 
 def _call(body: Any) -> tuple[Any, Any, Any]:

@@ -16,10 +16,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from celery import Celery
+from celery.app.task import Context
 
 from celery_poison.errors import IllegalTransition
+from celery_poison.headers import OURS
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine.arguments import HIDDEN, Redact, redacted
+from celery_poison.quarantine.arguments import HIDDEN, Redact, hidden_in, redacted
 from celery_poison.quarantine.body import BodyRefused, json_of, unpacked
 
 #: Levels of lists and dictionaries that a Python file may have, and bytes of a body.
@@ -28,6 +30,9 @@ _DEEPEST, _LARGEST = 60, 8 << 20
 _LINE = 90
 #: Seconds and MiB that a run may take, where nothing is known.
 SECONDS, MEMORY_MIB = 60, 2048
+
+#: Headers of Celery's that no attribute of its ``Context`` is named for, and the broker's.
+_CELERYS = ("lang", "task", "argsrepr", "kwargsrepr", "compression", "x-death", "x-delivery-count")
 
 PICKLE = ("application/x-python-serialize", "application/pickle")
 
@@ -38,12 +43,15 @@ class Call(NamedTuple):
     Attributes:
         shown: the same, without what ``poison_redact`` hides.
         pickled: in place of both, a body that is opened by the test only.
+        headers: that the task finds in ``self.request.headers``; ``shown_headers``: as ``shown``.
     """
 
     args: Any = ()
     kwargs: Any = None
     shown: tuple[Any, Any] | None = None
     pickled: bytes | None = None
+    headers: Mapping[str, Any] = {}
+    shown_headers: Mapping[str, Any] = {}
 
 
 class Repro(NamedTuple):
@@ -66,13 +74,38 @@ def call_of(app: Celery, redact: Redact, task: str, stored: StoredMessage, *, pi
         BodyRefused: it is not JSON, and ``pickled`` is not set or it is no pickle; or too large, or too deep.
         BodyBroken: it says JSON and is none.
     """
+    headers = _headers_of(stored)
+    shown_headers = hidden_in(redact, headers)
     if pickled and stored.content_type in PICKLE:
-        return Call(pickled=unpacked(stored, _LARGEST))
+        body = unpacked(stored, _LARGEST)
+        return Call(pickled=body, headers=headers, shown_headers=shown_headers)
     body = json_of(stored, _LARGEST)
     args, kwargs = _arguments(body)
     if _depth(body) > _DEEPEST:
         raise BodyRefused("its arguments are nested too deeply for a Python file")
-    return Call(args, kwargs, _arguments(redacted(app, redact, task, body)))
+    shown = _arguments(redacted(app, redact, task, body))
+    return Call(args, kwargs, shown, headers=headers, shown_headers=shown_headers)
+
+
+def _headers_of(stored: StoredMessage) -> dict[str, Any]:
+    """Return what a task reads in ``self.request.headers``: neither Celery's nor ours, and JSON only."""
+    return {
+        name: value
+        for name, value in stored.headers.items()
+        if isinstance(name, str)
+        and name not in (*_CELERYS, *OURS)
+        and name not in vars(Context)
+        and _depth(value) <= _DEEPEST
+        and _is_json(value)
+    }
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(each) for key, each in value.items())
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _arguments(body: Any) -> tuple[Any, Any]:
@@ -146,6 +179,7 @@ def repro_of(app: Celery, record: MessageRecord, stored: StoredMessage, call: Ca
         "memory": str(int(known.limit_kb or MEMORY_MIB << 10) >> 10),
         "args": args,
         "kwargs": kwargs,
+        "headers": _literal(dict(call.headers), call.shown_headers, "headers", hidden),
         "pickled": ascii(base64.b64encode(call.pickled or b"").decode()),
         "word": word,
     }
@@ -224,7 +258,8 @@ def fill_in(name):
 def arguments():
     args = @args@
     kwargs = @kwargs@
-    return args, kwargs
+    headers = @headers@
+    return args, kwargs, headers
 
 
 def run():
@@ -233,11 +268,13 @@ def run():
     module, _, name = APP.partition(":")
     app = getattr(import_module(module), name)
     app.loader.import_default_modules()
-    args, kwargs = pickle.loads(base64.b64decode(PICKLED))[:2] if PICKLED else arguments()
+    args, kwargs, headers = arguments()
+    if PICKLED:
+        args, kwargs = pickle.loads(base64.b64decode(PICKLED))[:2]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MIB << 20, MEMORY_MIB << 20))
     print(BEGUN, flush=True)
-    app.tasks[TASK].apply(args, kwargs, task_id=ID, retries=RETRIES)
+    app.tasks[TASK].apply(args, kwargs, task_id=ID, retries=RETRIES, headers=headers or None)
     print(ENDED, flush=True)
 
 
@@ -258,8 +295,7 @@ def end():
 
 
 def test_@word@_survives():
-    if not PICKLED:
-        arguments()
+    arguments()
     how, said = end()
     assert not how, f"{TASK} {how}\\n{said[-4000:].decode(errors='replace')}"
 

@@ -39,6 +39,12 @@ def convert(paths, quality=9, secret=""):
     for path in paths:
         if path == "bad.png" and not os.path.exists("mended"):
             ctypes.string_at(0)
+
+@guarded(max_crashes=1)
+@app.task(bind=True, shared=False)
+def of_tenant(self):
+    if (self.request.headers or {}).get("tenant") == {"name": "@args@"} and not os.path.exists("mended"):
+        ctypes.string_at(0)
 """
 BAD = "bad.png"
 
@@ -63,10 +69,13 @@ def _pytest(file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
-def _die(app: Celery, tmp_path: Path, **kwargs: Any) -> str:
+PATHS = [f"{number}.png" for number in range(99)]
+
+
+def _die(app: Celery, tmp_path: Path, task: str = "convert", **options: Any) -> str:
     """Have a real worker put a message into quarantine; return its task id."""
-    paths = [f"{number}.png" for number in range(99)]
-    id: str = app.tasks["shop_that_dies.convert"].delay([*paths[:70], BAD, *paths[70:]], **kwargs).id
+    args = [] if options else [[*PATHS[:70], BAD, *PATHS[70:]]]
+    id: str = app.tasks[f"shop_that_dies.{task}"].apply_async(args, **options).id
     quarantine = Quarantine(app)
     log = tmp_path / "worker.log"
     with Worker("shop_that_dies", name="w1", pool="prefork", concurrency=1, cwd=tmp_path, log_path=log):
@@ -93,10 +102,22 @@ def test_NEW_21_a_real_crash_becomes_a_test_that_passes_once_the_task_is_mended(
 
 
 @pytest.mark.matrix
+def test_NEW_21_a_task_that_dies_of_its_headers_dies_of_them_again(shop: Celery, tmp_path: Path) -> None:
+    headers = {"tenant": {"name": "@args@"}, "n": 1}
+    id = _die(shop, tmp_path, "of_tenant", headers=headers)
+    file = Path(Console(shop).json("repro", id, "-o", ".")["file"])
+    failed = _pytest(file)
+    assert failed.returncode == 1 and "of_tenant died by SIGSEGV" in failed.stdout, failed.stdout
+    assert _skeleton(file.read_text())[1] == [[], {}, headers]
+    (tmp_path / "mended").touch()
+    assert _pytest(file).returncode == 0
+
+
+@pytest.mark.matrix
 def test_NEW_21_of_a_hundred_items_the_bad_one_is_left(shop: Celery, tmp_path: Path) -> None:
     told = Console(shop).json("repro", _die(shop, tmp_path), "--minimise", "--seconds", "900")
     assert told["dies"] and told["said"].startswith("it died by SIGSEGV here"), told
-    assert _skeleton(told["text"])[1] == [[[BAD]], {}]
+    assert _skeleton(told["text"])[1] == [[[BAD]], {}, {}]
 
 
 # --- what a publisher can put into it ----------------------------------------------------------------
@@ -110,7 +131,7 @@ def convert(path: Any = None, **options: Any) -> None: ...
 
 def _made(args: Any, kwargs: Any, redact: Any = (), **fields: Any) -> Repro:
     body = json.dumps([args, kwargs, {}]).encode()
-    headers = {"retries": fields.pop("retries", 0)}
+    headers = {"retries": fields.pop("retries", 0), **fields.pop("headers", {})}
     stored = StoredMessage(
         body=body, content_type="application/json", content_encoding="utf-8", headers=headers
     )
@@ -141,19 +162,21 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5),
     max_leaves=20,
 )
+NAMED = st.dictionaries(TEXT, JSON, max_size=4)
 
 
 @settings(max_examples=150)
-@given(st.lists(JSON, max_size=4), st.dictionaries(TEXT, JSON, max_size=4), TEXT, JSON)
+@given(st.lists(JSON, max_size=4), NAMED, TEXT, JSON, NAMED)
 def test_NEW_21_whatever_was_published_gets_into_the_file_as_literals_only(
-    args: Any, kwargs: Any, id: str, retries: Any
+    args: Any, kwargs: Any, id: str, retries: Any, headers: Any
 ) -> None:
-    made = _made(args, kwargs, id=id, mid=id, retries=retries)
+    headers = {f"of {name}": value for name, value in headers.items()}  # none is called as one of Celery's
+    made = _made(args, kwargs, id=id, mid=id, retries=retries, headers=headers)
     plain, _ = _skeleton(_made([], {}).text)
     skeleton, found = _skeleton(made.text)
     assert made.text.isascii()
     assert skeleton == plain
-    assert found == [args, kwargs]
+    assert found == [args, kwargs, headers]
     assert made.name.isascii() and made.name.removesuffix(".py").isidentifier()
 
 
@@ -163,11 +186,38 @@ def test_NEW_21_numbers_that_json_lacks_and_deep_nesting_are_valid_python() -> N
     deep: Any = 1
     for _ in range(40):
         deep = [deep]
-    assert _skeleton(_made([deep], {}).text)[1] == [[deep], {}]
+    assert _skeleton(_made([deep], {}).text)[1] == [[deep], {}, {}]
     for _ in range(300):
         deep = {"a": deep}
     with pytest.raises(BodyRefused):
         _made([deep], {})
+
+
+def test_NEW_21_only_headers_that_a_task_can_read_get_into_the_file() -> None:
+    deep: Any = "x"
+    for _ in range(70):
+        deep = [deep]
+    headers = {
+        "tenant": "ann",
+        "api_key": "s3cret",
+        "nested": {"api_key": "s3cret", "n": [1, None, 0.5]},
+        "lang": "py",
+        "root_id": "r",
+        "poison_mid": "m",
+        "argsrepr": "()",
+        "x-death": [],
+        "bytes": b"x",
+        "deep": deep,
+        "update": "x",
+        "mixed": {1: "x"},
+    }
+    made = _made([], {}, redact=["api_*"], headers=headers)
+    assert made.hidden == 2 and "s3cret" not in made.text
+    filled = made.text.replace("fill_in(\"headers['api_key']\")", "1").replace(
+        "fill_in(\"headers['nested']['api_key']\")", "2"
+    )
+    nested = {"api_key": 2, "n": [1, None, 0.5]}
+    assert _skeleton(filled)[1][2] == {"tenant": "ann", "api_key": 1, "nested": nested}
 
 
 def test_NEW_21_what_poison_redact_hides_is_asked_for(tmp_path: Path) -> None:
