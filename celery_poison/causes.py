@@ -355,11 +355,17 @@ class Evidence:
             return ""
         what = "oom, likely" if self.oom_likely and not self.oom else "Memory"
         speed = f" {self.grew_kb_s * 1.024 / 1000:,.0f} MB/s" if self.grew_kb_s else ""
-        code = _PLACE.search(self.grew_at)
-        place = f" ({code[1]})" if code else ""
+        code = place_in(self.grew_at)
+        place = f" ({code})" if code else ""
         beside = f"; {'1 other' if self.flat == 1 else f'{self.flat} others'} flat" if self.flat else ""
         named = self.grew_task or "its process"
         return f"{what}: {named} grew{speed} to {_size(self.grew_to_kb)}{place}{beside}."
+
+
+def place_in(frame: str) -> str:
+    """Return ``file:line`` of a ``function (path:line)``, without folders; empty where it has none."""
+    found = _PLACE.search(frame)
+    return found[1] if found else ""
 
 
 NO_EVIDENCE: Final = Evidence()

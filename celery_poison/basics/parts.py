@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -125,6 +125,13 @@ class Hold:
     def asks(self, task: str) -> bool:
         """Whether each message of a task is asked about before it begins (:meth:`turn`)."""
         return False
+
+    def expect(self, tasks: Set[str]) -> None:
+        """Hear of which tasks :meth:`turn` will be asked in a moment; in the same thread.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
 
     def turn(self, asked: Asked) -> Turn:
         """Return what a message may do; in a thread that may wait for the ledger.

@@ -176,9 +176,9 @@ def _paused(pause: Pause) -> HeldBack:
         Scope.QUEUE: f"No worker consumes queue {pause.name}",
         Scope.TASK: f"Messages of task {pause.name} do not begin",
         Scope.ENDPOINT: f"{pause.worker} does not consume queue {pause.name}",
-        Scope.VERSION: f"Workers of {pause.version} do not begin task {pause.name}, which it kills",
+        Scope.VERSION: f"Workers of {pause.version} do not begin task {pause.name}: it kills them",
     }[pause.scope]
-    by = pause.actor or "itself"
+    by = pause.actor or ("the deploy guard" if pause.scope is Scope.VERSION else "itself")
     return HeldBack(pause.scope, pause.name, pause.worker, story, by, pause.note, pause.since)
 
 

@@ -64,6 +64,7 @@ class WorkerDeath(NamedTuple):
     took: str
     noticed: str
     evidence: str
+    growth: str
     put_back: str
     suspects: list[Suspect]
     unnamed: int
@@ -114,6 +115,7 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDea
         took=f"{took:.1f} s" if took is not None else "still going on",
         noticed=_NOTICED.get(incident.how) or words.say(incident.how) or "–",
         evidence=words.say(incident.evidence.sentence(), 1000),
+        growth=words.say(incident.evidence.growth),
         put_back=by_queue or str(incident.put_back),
         suspects=named,
         unnamed=len(suspects) - len(named),

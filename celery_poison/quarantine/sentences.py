@@ -60,7 +60,10 @@ def why(record: MessageRecord, *, observe_only: bool = False) -> str:
     if record.releases and record.state == State.NDLV:
         sentences.append(f"It was released {_times(record.releases)}, and came back.")
     if record.reason and describe(record.cause) not in record.reason:
-        sentences.append(f"Reason: {clean(record.reason)}.")
+        what = "Now" if record.candidate and record.state in ("TBDL", "DLNG") else "Reason"
+        sentences.append(f"{what}: {clean(record.reason)}.")
+    if record.not_rerun and record.state == State.NDLV:
+        sentences.append("It has begun once, and its task says rerun=False: a release asks.")
     if record.told:
         sentences.append("Its caller has the failure already.")
     sentences += _standing(record, observe_only)

@@ -165,6 +165,8 @@ class Admission:
         self._ask_again(here)
         ids = ((delivery.mid, delivery.start.id) for delivery in here)
         states = self.ledger.messages.look_many(ids, self._activation_ms)
+        for hold in self._askers:
+            hold.expect({delivery.start.task for delivery in here})
         for delivery, recorded in zip(here, states, strict=True):
             try:
                 if claim := self._judge_one(delivery, recorded):

@@ -6,6 +6,7 @@ A worker that has once found the first runs of a task over never asks about that
 from __future__ import annotations
 
 import time
+from collections.abc import Set
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from celery_poison.causes import NO_EVIDENCE
 from celery_poison.decide import End, Run
 from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Outcome, Over, begun, ended, turn_of
-from celery_poison.extensions.deploy_guard.record import Record
+from celery_poison.extensions.deploy_guard.record import Record, Seen
 from celery_poison.ledger.pauses import Pause, Paused, Scope
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry
@@ -41,6 +42,8 @@ class Guarding(Hold):
         self._paused = Paused(site.ledger, site.complain, settings.code_version)
         #: Tasks about which nothing is asked any more.
         self._over: set[str] = set()
+        #: What was seen of those that will be asked about at once; until one of them begins.
+        self._seen: dict[str, Seen] = {}
         #: Tasks of the runs that have their turn here, by token; and what those died of.
         self._tasks: dict[str, str] = {}
         self._deaths: dict[str, tuple[str, str]] = {}
@@ -52,11 +55,15 @@ class Guarding(Hold):
 
     # --- in the background thread --------------------------------------------------------------
 
+    def expect(self, tasks: Set[str]) -> None:
+        self._seen = self._record.look_many(tasks - self._over)
+
     def turn(self, asked: Asked) -> Turn:
         task = asked.task
         if task.startswith(OURS) or asked.room is None:
             return self._as_ever(asked)
-        seen = self._record.look(task)
+        # Most that wait are alike: only what has changed since is looked at anew.
+        seen = self._seen.get(task) or self._record.look(task)
         turn = turn_of(
             seen.runs,
             asked.token,
@@ -79,7 +86,8 @@ class Guarding(Hold):
         self._next.pop(asked.task, None)
         return Turn.BEGIN
 
-    def _begin(self, asked: Asked, seen: Any) -> Turn:
+    def _begin(self, asked: Asked, seen: Seen) -> Turn:
+        self._seen.pop(asked.task, None)
         runs = begun(seen.runs, asked.mid, asked.token, seen.now)
         if seen.runs.token != asked.token and not self._record.change(asked.task, seen, runs):
             return Turn.SOON
@@ -111,7 +119,7 @@ class Guarding(Hold):
     def died(self, token: str, run: Run, error: BaseException) -> None:
         """Hear of a death, before :meth:`ended`."""
         if token in self._tasks and not run.asked and not run.leaving:
-            place = getattr(error, "evidence", NO_EVIDENCE).source
+            place = causes.place_in(getattr(error, "evidence", NO_EVIDENCE).source)
             note = causes.short(run.cause) + (f", {place}" if place else "")
             self._deaths[token] = run.cause, note
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Over
@@ -42,16 +43,28 @@ class Record:
         self.version = version
 
     def look(self, task: str) -> Seen:
+        return self.look_many([task])[task]
+
+    def look_many(self, tasks: Iterable[str]) -> dict[str, Seen]:
+        """Look at several tasks, in two round trips at most."""
+        names = [*tasks]
+        if not names:
+            return {}
         client, keys = self._ledger.client, self._ledger.keys
         with clear_errors("reading the first runs of a task"):
             pipe = client.pipeline(transaction=False)
-            pipe.get(keys.first_runs(self.version, task))
+            pipe.mget([keys.first_runs(self.version, name) for name in names])
             pipe.time()
-            raw, (seconds, micros) = pipe.execute()
-            runs = FirstRuns.decode(raw or b"")
-            start: Any = client.hget(keys.running, runs.mid) if runs.token else None
-        lives = bool(start) and Start.decode(start).token == runs.token
-        return Seen(raw or b"", runs, seconds * 1000 + micros // 1000, lives)
+            raws, (seconds, micros) = pipe.execute()
+            found = [FirstRuns.decode(raw or b"") for raw in raws]
+            mids = [runs.mid for runs in found if runs.token]
+            starts: Any = dict(zip(mids, client.hmget(keys.running, mids), strict=True)) if mids else {}
+        now, seen = seconds * 1000 + micros // 1000, {}
+        for name, raw, runs in zip(names, raws, found, strict=True):
+            start = starts.get(runs.mid) if runs.token else None
+            lives = start is not None and Start.decode(start).token == runs.token
+            seen[name] = Seen(raw or b"", runs, now, lives)
+        return seen
 
     def change(self, task: str, seen: Seen, runs: FirstRuns, *, cause: str = "", note: str = "") -> bool:
         """Replace what was seen; False if another was faster. Too many deaths pause the task (NEW-18).
