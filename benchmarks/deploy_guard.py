@@ -1,9 +1,10 @@
 """The deploy guard on good and bad deploys: messages harmed, tasks paused, and throughput with and without.
 
-    python deploy_guard.py --deploys 30 --pairs 5
+    python deploy_guard.py --deploys 30 --jobs 2 --pairs 5
 
 A round is two workers of four processes that find a backlog of `--each` messages for 30 fine tasks, one that
-dies always and one that dies in every third run. Prints JSON: see README.md beside this file.
+dies always and one that dies in every third run. Deploys run `--jobs` at a time, pairs for throughput alone.
+Prints JSON: see README.md beside this file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +27,8 @@ import redis
 from celery_poison.testing import RedisServer, Worker
 
 FINE, WORKERS, SLOTS, PATIENCE = 30, 2, 4, 180.0
+#: Messages of one task that may die, and throughput with the guard over that without.
+MOST_HARMED, LEAST_WITHIN, LEAST_AFTER = 3, 0.9, 0.98
 
 
 class Round(NamedTuple):
@@ -46,13 +51,11 @@ class Round(NamedTuple):
     later: float
 
 
-def deploy(server: RedisServer, database: int, version: str, each: int, bad: bool) -> Round:
-    """Run one."""
-    broker, notes = server.url(2 * database), server.url(2 * database + 1)
-    env = {"GUARD_BROKER": broker, "GUARD_NOTES": notes, "GUARD_VERSION": version}
+def deploy(broker: str, notes: str, version: str, each: int, takes: float) -> Round:
+    """Run one, in a process of its own: the app is what the environment says."""
+    bad = version.startswith("bad")
+    env = {"GUARD_BROKER": broker, "GUARD_NOTES": notes, "GUARD_VERSION": version, "GUARD_TAKES": str(takes)}
     os.environ.update(env)
-    for name in [name for name in sys.modules if name == "deploy_guard_app"]:
-        del sys.modules[name]
     import deploy_guard_app as shop
 
     from celery_poison import Quarantine
@@ -114,13 +117,26 @@ def _is_open(raw: bytes | str | None) -> bool:
     return raw is not None and json.loads(raw)[-1] != ""
 
 
-def ratios(with_guard: Round, without: Round) -> tuple[float, float]:
-    """Return throughput with the guard over that without: within the first runs, and after them."""
+class Ratios(NamedTuple):
+    """Throughput with the guard over that without.
+
+    Attributes:
+        within: messages done until the last fine task ran as ever, over those done in as long without.
+        after: of messages that were sent when the backlog was done.
+        first_s: seconds until the last fine task ran as ever.
+    """
+
+    within: float
+    after: float
+    first_s: float
+
+
+def ratios(with_guard: Round, without: Round) -> Ratios:
     assert with_guard.opened is not None
     within = with_guard.opened - with_guard.ready
     guarded = sum(at <= with_guard.opened for at in with_guard.done)
     plain = sum(at <= without.ready + within for at in without.done)
-    return guarded / max(1, plain), without.later / with_guard.later
+    return Ratios(guarded / max(1, plain), without.later / with_guard.later, within)
 
 
 def of_bad(rounds: list[Round], each: int) -> dict[str, int]:
@@ -141,39 +157,68 @@ def of_good(rounds: list[Round], each: int) -> dict[str, int]:
     }
 
 
-def main() -> None:
+def of_pairs(pairs: list[Ratios]) -> dict[str, Any]:
+    medians = {
+        name: statistics.median(values)
+        for name, values in zip(Ratios._fields, zip(*pairs, strict=True), strict=False)
+    }
+    rounded = {name: round(value, 3) for name, value in medians.items()}
+    return {"pairs": len(pairs), **rounded, "each": [[round(one, 3) for one in pair] for pair in pairs]}
+
+
+def _processes(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1)
+
+
+def is_reached(found: dict[str, Any]) -> bool:
+    """Whether what was run keeps what is promised."""
+    bad, good, speed = found["bad"], found["good"], found["throughput"]
+    kept = bad["both_paused"] == bad["fine_all_done"] == bad["deploys"] and bad["harmed_most"] <= MOST_HARMED
+    kept = kept and not good["paused"] and good["all_done"] == good["deploys"]
+    return kept and (
+        not speed["pairs"] or (speed["within"] >= LEAST_WITHIN and speed["after"] >= LEAST_AFTER)
+    )
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deploys", type=int, default=30, help="bad ones, and as many good ones")
     parser.add_argument("--each", type=int, default=10, help="messages of each task")
     parser.add_argument("--pairs", type=int, default=5, help="with and without, for throughput")
     parser.add_argument("--pair-each", type=int, default=60, help="messages of each task in these")
+    parser.add_argument("--takes", type=float, default=0.02, help="seconds of a run in these")
+    parser.add_argument("--jobs", type=int, default=2, help="deploys at a time")
     args = parser.parse_args()
     found: dict[str, Any] = {}
     with RedisServer(options={"databases": 1000}) as server:
         numbers = iter(range(1, 400))
-        bad, good = [], []
-        for n in range(args.deploys):
-            bad.append(deploy(server, next(numbers), f"bad-{n}", args.each, True))
-            good.append(deploy(server, next(numbers), f"good-{n}", args.each, False))
-            found |= {"bad": of_bad(bad, args.each), "good": of_good(good, args.each)}
-            print(json.dumps(found), file=sys.stderr, flush=True)
-        pairs = []
-        for n in range(args.pairs):
-            both = {}
-            for version in ("", f"good-pair-{n}") if n % 2 else (f"good-pair-{n}", ""):
-                both[bool(version)] = deploy(server, next(numbers), version, args.pair_each, False)
-            pairs.append(ratios(both[True], both[False]))
-            print(json.dumps(pairs[-1]), file=sys.stderr, flush=True)
-        if pairs:
-            within, after = zip(*pairs, strict=True)
-            found["throughput"] = {
-                "pairs": len(pairs),
-                "within": round(statistics.median(within), 3),
-                "after": round(statistics.median(after), 3),
-                "each": [[round(one, 3) for one in pair] for pair in pairs],
-            }
+
+        def begun(pool: ProcessPoolExecutor, version: str, each: int, takes: float = 0.02) -> Future[Round]:
+            database = 2 * next(numbers)
+            return pool.submit(deploy, server.url(database), server.url(database + 1), version, each, takes)
+
+        with _processes(args.jobs) as pool:
+            bad = [begun(pool, f"bad-{n}", args.each) for n in range(args.deploys)]
+            good = [begun(pool, f"good-{n}", args.each) for n in range(args.deploys)]
+            for n, each in enumerate(as_completed([*bad, *good]), 1):
+                told = (
+                    f"{n} of {2 * args.deploys}: paused {each.result().paused}, died {each.result().harmed}"
+                )
+                print(told, file=sys.stderr, flush=True)
+            found["bad"] = of_bad([each.result() for each in bad], args.each)
+            found["good"] = of_good([each.result() for each in good], args.each)
+        with _processes(1) as pool:
+            pairs = []
+            for n in range(args.pairs):
+                both = {}
+                for version in ("", f"good-pair-{n}") if n % 2 else (f"good-pair-{n}", ""):
+                    both[bool(version)] = begun(pool, version, args.pair_each, args.takes).result()
+                pairs.append(ratios(both[True], both[False]))
+                print(f"within, after: {pairs[-1]}", file=sys.stderr, flush=True)
+        found["throughput"] = of_pairs(pairs)
     print(json.dumps(found, indent=2))
+    return 0 if is_reached(found) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

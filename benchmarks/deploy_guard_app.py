@@ -1,6 +1,7 @@
 """The forty tasks of `deploy_guard.py`: under a version that begins with `bad` two of them kill.
 
-Configured by the environment: GUARD_BROKER, GUARD_NOTES (Redis URLs), GUARD_VERSION (empty: no guard).
+Configured by the environment: GUARD_BROKER, GUARD_NOTES (Redis URLs), GUARD_VERSION (empty: no guard), and
+GUARD_TAKES (seconds).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TASKS = 40
 #: The task that dies always, and the one that dies in every third run.
 ALWAYS, THIRD = 38, 39
 #: Seconds that a run takes.
-TAKES = 0.02
+TAKES = float(os.environ.get("GUARD_TAKES", "0.02"))
 
 VERSION = os.environ.get("GUARD_VERSION", "")
 

@@ -30,6 +30,7 @@ class Setup(NamedTuple):
         defaults: with mingle and gossip, as Celery starts a worker.
         broker: ``redis`` (which holds the ledger, too) or ``rabbitmq``.
         delay: seconds that a proxy adds to a round trip to Redis.
+        tree: a checkout whose celery_poison the worker imports; empty: this one.
     """
 
     guarded: bool
@@ -41,6 +42,7 @@ class Setup(NamedTuple):
     defaults: bool = False
     broker: str = "redis"
     delay: float = 0.0
+    tree: str = ""
 
 
 class Round(NamedTuple):
@@ -65,6 +67,8 @@ def run(setup: Setup) -> Round:
         server = stack.enter_context(RedisServer())
         client = stack.enter_context(server.client(decode_responses=False))
         env = workers.environment(server, guarded=setup.guarded, results=setup.results)
+        if setup.tree:
+            env["PYTHONPATH"] = setup.tree
         queue = _queue(setup, server, env)
         stack.enter_context(queue)
         env["BENCH_BROKER"] = queue.url

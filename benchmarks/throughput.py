@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import celery
@@ -40,7 +41,9 @@ def measure(kind: str, args: argparse.Namespace) -> list[Pair]:
         with_results = args.results == "redis"
         worker = args.pool, args.concurrency, args.celery_defaults
         rest = kind, args.tasks, with_results, *worker, args.broker, args.delay_ms / 1000
-        done = {guarded: rounds.run(Setup(guarded, *rest)) for guarded in order}
+        old = args.against and str(args.against.resolve())
+        setups = {True: Setup(True, *rest), False: Setup(bool(old), *rest, old or "")}
+        done = {guarded: rounds.run(setups[guarded]) for guarded in order}
         pairs.append((done[False], done[True]))
         _say(args, f"  {kind} {number + 1}/{args.pairs}: {_line(*pairs[-1], args.tasks)}")
     return pairs
@@ -139,6 +142,7 @@ def environment(args: argparse.Namespace) -> dict[str, Any]:
         "redis_delay_ms": args.delay_ms,
         "results": args.results,
         "journal": "attempts",
+        "plain": f"guarded by {args.against.name}" if args.against else "Celery alone",
         "receive": "kombu" if args.kombu_receive else "in one step",
     }
 
@@ -169,6 +173,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--celery-defaults", action="store_true", help="with mingle and gossip")
     parser.add_argument(
         "--kombu-receive", action="store_true", help="without the gain of receiving in one step"
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="TREE", help="guarded, by another checkout, in the place of plain"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
