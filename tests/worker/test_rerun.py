@@ -12,6 +12,7 @@ import pytest
 from celery_poison.model import MessageRecord
 from celery_poison.testing import RedisServer
 from tests import PATIENCE, sampled
+from tests.broker.neighbour import PlainNeighbour, eager
 from tests.worker.conftest import Crew
 from tests.worker.test_nobody_is_to_blame import _cut_broker_connections as cut_broker_connections
 
@@ -255,3 +256,49 @@ def test_NEW_16_cut_off_with_its_connection_it_is_kept(
         cut_broker_connections(crew, request)
         (kept,) = _kept(crew)
     assert kept.cause in ("shutdown", "unknown")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_NEW_16_a_run_longer_than_the_visibility_timeout_is_neither_run_twice_nor_kept(
+    new_crew: Callable[..., Crew], redis_url: str, pool: str
+) -> None:
+    crew = new_crew(redis_url, broker_transport_options=eager(1))
+    result = crew.send("mails", "waits")
+    with crew.worker(pool=pool), crew.worker("w2", pool=pool), PlainNeighbour(redis_url, 1) as neighbour:
+        _begun(crew)
+        crew.await_that(lambda: neighbour.swept >= 3, "what is not renewed is delivered again")
+        crew.marks.repair()
+        assert result.get(timeout=PATIENCE) == "sent"
+        crew.await_that(crew.nothing_runs, "forgotten")
+    assert crew.starts("mails") == 1
+    assert not crew.quarantine.list()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_NEW_16_a_second_delivery_while_its_worker_stands_still_waits_for_the_first_run(
+    new_crew: Callable[..., Crew], redis_url: str, pool: str
+) -> None:
+    """Nothing renews it then, so that the broker's visibility timeout brings it back."""
+    crew = new_crew(redis_url, broker_transport_options=eager(1), poison_activation_interval=600)
+    result = crew.send("mails", "waits")
+    with crew.worker(pool=pool) as first, crew.worker("w2", pool=pool) as second:
+        _begun(crew)
+        crew.await_that(lambda: [*crew.quarantine.queries.running()], "on record")
+        (running,) = [start for _, start, _ in crew.quarantine.queries.running()]
+        owner = first if running.worker.startswith("w1@") else second
+        pids = [owner.main_pid, *owner.session_pids()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            with PlainNeighbour(redis_url, 1):
+                crew.await_that(lambda: crew.quarantine.queries.totals()["parked"] == 1, "its copy waits")
+        finally:
+            for pid in pids:
+                _go_on(pid)
+        crew.marks.repair()
+        assert result.get(timeout=PATIENCE) == "sent"
+        crew.await_that(crew.nothing_runs, "forgotten")
+    assert crew.starts("mails") == 1
+    assert not crew.quarantine.list()
