@@ -25,6 +25,7 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.extensions.deploy_guard import why_off
 from celery_poison.extensions.notify.notifier import Wording
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import WorkerRecord
@@ -124,15 +125,7 @@ def examine(app: Celery) -> Iterator[Finding]:
     try:
         with clear_errors("examining Redis"):
             yield redis_checks.reachability(ledger.client, url)
-            yield redis_checks.encryption(ledger.client)
-            yield from redis_checks.server(ledger.client)
-            yield redis_checks.durability(ledger.client, settings.durability)
-            yield from redis_checks.rights(ledger.client, ledger.keys)
-            yield from redis_checks.clock(ledger.client)
-            yield _check_owner(app, Queries(ledger))
-            yield _check_stuck(app)
-            workers = Queries(ledger).workers(int(settings.activation_interval * 1000))
-            yield from _check_trials(settings, [worker for worker in workers if worker.alive])
+            yield from _examine_ledger(app, settings, ledger)
     except LedgerUnavailable as error:
         cure = _VERIFY if "CERTIFICATE_VERIFY_FAILED" in str(error) else _START
         yield Finding("reachable", str(error), cure, broken=True)
@@ -147,6 +140,19 @@ def examine(app: Celery) -> Iterator[Finding]:
 
         if rows := waiting_rows(settings.outbox_database):
             yield Finding("outbox", str(rows), _DATABASE if rows.error else "", broken=bool(rows.error))
+
+
+def _examine_ledger(app: Celery, settings: Settings, ledger: Ledger) -> Iterator[Finding]:
+    """Yield what is found of a Redis that answers, and of what it says; LedgerUnavailable: it went away."""
+    yield redis_checks.encryption(ledger.client)
+    yield from redis_checks.server(ledger.client)
+    yield redis_checks.durability(ledger.client, settings.durability)
+    yield from redis_checks.rights(ledger.client, ledger.keys)
+    yield from redis_checks.clock(ledger.client)
+    yield _check_owner(app, Queries(ledger))
+    yield _check_stuck(app)
+    workers = Queries(ledger).workers(int(settings.activation_interval * 1000))
+    yield from _check_trials(settings, [worker for worker in workers if worker.alive])
 
 
 def _check_hooks() -> Finding:

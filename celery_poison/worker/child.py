@@ -218,19 +218,28 @@ def run_guarded(
     if not serving.observes and recorder.policy(task).on_rollback is not None:
         recorder.open_attempt(ticket, request, body, content_type)
     finish = partial(_finish, run, uuid, task, Given(body, content_type, request), time.monotonic())
+    trace = partial(tracer, task, uuid, request, body, content_type, content_encoding)
     try:
-        result = tracer(task, uuid, request, body, content_type, content_encoding)
+        return _trace(run, task, trace, finish)
+    finally:
+        _forget(_running, ticket.mid, run)
+        _forget(attempts, uuid, attempt)
+
+
+def _trace(run: Run, task: str, trace: Callable[[], Any], finish: Callable[..., None]) -> Any:
+    """Run Celery's tracer, and send the end by ``finish``: not where the main process does that."""
+    serving = run.serving
+    try:
+        result = trace()
     except (WorkerShutdown, WorkerTerminate):
         raise
     except (MemoryError, SystemExit) as error:
-        origin = error.__context__ if isinstance(error, MemoryExhausted) else error
-        stack = crash_reports.note_raised(origin or error)
+        died = _died_of(error)
         if serving.observes or not serving.contained:
             raise
-        evidence = Evidence(rss_kb=high_water.peak_kb(), stack=stack)
-        return _failed(TaskDied(read_end(error)[1], repr(error), evidence))
+        return _failed(died)
     except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
-        goes_back = not (run.is_in_body or serving.observes) and recorder.diverts(task, ticket)
+        goes_back = not (run.is_in_body or serving.observes) and run.recorder.diverts(task, run.ticket)
         finish(ended := of_the_tracer(error, goes_back=goes_back))
         if ended is error and not serving.contained:
             raise
@@ -239,9 +248,13 @@ def run_guarded(
         raised, kept = _read_failure(result[1], run, task) if result[0] else (None, None)
         finish(raised, is_kept=kept is not None)
         return result
-    finally:
-        _forget(_running, ticket.mid, run)
-        _forget(attempts, uuid, attempt)
+
+
+def _died_of(error: MemoryError | SystemExit) -> TaskDied:
+    """Return the end of a task that would have ended its process; its crash report has its stack."""
+    origin = error.__context__ if isinstance(error, MemoryExhausted) else error
+    stack = crash_reports.note_raised(origin or error)
+    return TaskDied(read_end(error)[1], repr(error), Evidence(rss_kb=high_water.peak_kb(), stack=stack))
 
 
 def _mark_memory(run: Run) -> None:
@@ -293,6 +306,8 @@ def _finish(
     note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else run.remark
     # What is to be kept has not ended before it is stored: if its worker dies till then, it runs again.
     mark = Ended.INTERRUPTED if is_kept and not run.serving.observes else end.mark
+    if end in LEAVE_NOTHING and run.recorder.policy(task).on_rollback is not None:
+        run.recorder.close_attempt(run.ticket)
     run.recorder.finish(
         run.ticket,
         id,
@@ -302,7 +317,6 @@ def _finish(
         time.monotonic() - begun,
         note,
         given._replace(mark_kb=run.mark_kb),
-        leaves_nothing=end in LEAVE_NOTHING and run.recorder.policy(task).on_rollback is not None,
         with_it=run.tied.at_the_end(succeeded=end is End.RETURNED) if run.tied else b"",
     )
 

@@ -78,34 +78,54 @@ class QuarantineWriter:
             LedgerUnavailable: it must not be acknowledged. With a spool that takes it, nothing is raised.
         """
         policy = self.site.policies[start.task][0].at(start.queue)
-        convicted = cause not in causes.NO_CONVICTIONS and not proves_nothing
-        not_rerun = has_run and not policy.rerun
-        block_after = (policy.block_fingerprint_after or 0) if convicted else None
-        words: dict[str, Any] = {
+        is_conviction = cause not in causes.NO_CONVICTIONS and not proves_nothing
+        words = self._words(message, start, cause, failure, policy, not_rerun=has_run and not policy.rerun)
+        words |= {
             "cause": cause,
             "reason": reason,
-            "fields": self._fields(message, start.task, cause, failure)
-            | ({"not_rerun": "1"} if not_rerun else {}),
-            "block_after": block_after,
-            "route": SYSTEM_ROUTE if not_rerun else self._route(message, start, cause, policy),
-            "known": self.journal_fields(message, start.task, failure.evidence if failure else NO_EVIDENCE),
+            "block_after": (policy.block_fingerprint_after or 0) if is_conviction else None,
         }
+        new = self._store(message, mid, start, words)
+        if new:
+            self._added(mid)
+        if words["block_after"] and new is not None:
+            self.refresher.blocks()  # here at once, elsewhere within a heartbeat
+
+    def _store(self, message: Any, mid: str, start: Start, words: dict[str, Any]) -> bool | None:
+        """Return whether a message is new in quarantine; None where the ledger does not take it."""
+        cause = words["cause"]
         try:
-            with self._quarantining(message, mid, start, cause, reason):
+            with self._quarantining(message, mid, start, cause, words["reason"]):
                 new = self.site.ledger.quarantine.store(mid, start, **words, limit=self._room.most(cause))
         except IllegalTransition:
-            return  # a person gave this message up: one more copy of it adds nothing
+            return None  # a person gave this message up: one more copy of it adds nothing
         except QuarantineFull as error:
             logger.warning("celery_poison: Task %s[%s] is not kept: %s", start.task, start.id, error)
-            return
+            return None
         except LedgerUnavailable as error:
             if not self._spools(Spooled(mid, start, words), error):
                 raise
-            return
-        if new:
-            self._added(mid)
-        if block_after:
-            self.refresher.blocks()  # here at once, elsewhere within a heartbeat
+            return None
+        return new
+
+    def _words(
+        self,
+        message: Any,
+        start: Start,
+        cause: str,
+        failure: Failure | None,
+        policy: Policy,
+        *,
+        not_rerun: bool,
+    ) -> dict[str, Any]:
+        """Return what is stored of a message, where it goes, and what the journal tells about it."""
+        evidence = failure.evidence if failure else NO_EVIDENCE
+        fields = self._fields(message, start.task, cause, failure)
+        return {
+            "fields": fields | ({"not_rerun": "1"} if not_rerun else {}),
+            "route": SYSTEM_ROUTE if not_rerun else self._route(message, start, cause, policy),
+            "known": self.journal_fields(message, start.task, evidence),
+        }
 
     def _route(self, message: Any, start: Start, cause: str, policy: Policy) -> Route:
         return route(

@@ -209,8 +209,7 @@ def note_delivery(
     suspected: bool = False,
 ) -> Delivery:
     """Note what needs care; ``suspected``: even a first delivery may be a copy (:mod:`.resync`)."""
-    headers, names = message.headers, names_of(message)
-    mid = mid_of(names)
+    headers, mid = message.headers, mid_of(names_of(message))
     release, park = headers.get(RELEASE), headers.get(PARK)
     redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
     is_known = redelivered or release is not None or MARK in headers
@@ -218,16 +217,7 @@ def note_delivery(
         message=message,
         mid=mid,
         policy=policy,
-        start=Start.of(  # on record until it runs
-            *(token, worker, names["id"], names["task"]),
-            queue=home_of(message),
-            phase=Phase.CLAIMED,
-            pid=pid,
-            max_crashes=policy.max_crashes,
-            max_failures=policy.max_failures,
-            payload_bytes=size_of(message),
-            diverts=diverts,
-        ),
+        start=_claimed(message, policy, token, worker)._replace(pid=pid, diverts=int(diverts)),
         came_from=_came_from(message),
         epoch=epoch,
         look=is_known or suspected,
@@ -237,6 +227,19 @@ def note_delivery(
         redelivered=redelivered,
         # A copy that was made from the ledger is the one that it says.
         is_unique=is_unique(mid) or release is not None or park is not None,
+    )
+
+
+def _claimed(message: Any, policy: Policy, token: str, worker: str) -> Start:
+    """Return the start that is on record until it runs."""
+    names = names_of(message)
+    return Start.of(
+        *(token, worker, names["id"], names["task"]),
+        queue=home_of(message),
+        phase=Phase.CLAIMED,
+        max_crashes=policy.max_crashes,
+        max_failures=policy.max_failures,
+        payload_bytes=size_of(message),
     )
 
 

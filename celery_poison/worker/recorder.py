@@ -299,37 +299,45 @@ class Recorder:
         note: str = "",
         given: Given | None = None,
         *,
-        leaves_nothing: bool = False,
         with_it: bytes = b"",
     ) -> bool:
         """Send the end of ``ticket``, with its journal entry in the same atomic step.
 
         Args:
             given: what this process ran; None when it was another one.
-            leaves_nothing: what :meth:`open_attempt` wrote goes with it.
             with_it: commands that are carried out in the same step.
         """
-        if leaves_nothing:  # before its end: else a success could be told of as a rollback
-            self._writer.send(command(b"DEL", self._attempt_key(ticket.token).encode()))
         mark = bulk(ticket.token.encode()) + bulk(how.value.encode())
         if how is not Ended.DONE:
             return self._writer.send(self._done + mark)
         if self._entry is None:
-            return self._writer.send(
-                self._multi + mark + self._tally + bulk(task.encode()) + _ONE + with_it + _EXEC
-            )
+            entry = self._tally + bulk(task.encode()) + _ONE
+        else:
+            entry = self._entry % self._filled_in(ticket, id, task, outcome, runtime, note, given)
+        return self._writer.send(self._multi + mark + entry + with_it + _EXEC)
+
+    def _filled_in(
+        self,
+        ticket: Ticket,
+        id: str,
+        task: str,
+        outcome: str,
+        runtime: float,
+        note: str,
+        given: Given | None,
+    ) -> tuple[bytes, ...]:
+        """Return the words of ``FILLED_IN``, for the journal entry of an end."""
         asks_user = self._policies[task][0].fingerprint is not None
         traits = UNKNOWN if given is None else traits_of(given, task, self.secret, asks_user=asks_user)
         memory, sent, needed = ("", "", "") if given is None else _measured(given)
-        told = (
+        words = (
             *(known_as(id), ticket.mid, ticket.token, task, ticket.queue),
             *(self.worker_of(ticket.token), os.getpid()),
             *(outcome, ticket.attempt.deliveries, int(runtime * 1000), note, ticket.payload_bytes, memory),
             *traits,
             *(sent, needed),
         )
-        entry = self._entry % tuple([bulk(str(word).encode("utf-8", "backslashreplace")) for word in told])
-        return self._writer.send(self._multi + mark + entry + with_it + _EXEC)
+        return tuple([bulk(str(word).encode("utf-8", "backslashreplace")) for word in words])
 
     def open_attempt(self, ticket: Ticket, request: Mapping[str, Any], body: Any, content_type: Any) -> None:
         """Leave the message of a start for who hears of its failure, be its worker dead by then (TP1-3)."""
@@ -338,6 +346,10 @@ class Recorder:
         key = self._attempt_key(ticket.token).encode()
         push = command(b"RPUSH", key, json.dumps(asdict(told), default=str).encode())
         self._writer.send(push + command(b"PEXPIRE", key, b"%d" % ATTEMPT_MS))
+
+    def close_attempt(self, ticket: Ticket) -> None:
+        """Take away what :meth:`open_attempt` left: before its end, or success counts as a rollback."""
+        self._writer.send(command(b"DEL", self._attempt_key(ticket.token).encode()))
 
     def note_unsent(self, ticket: Ticket, told: ReportedMessage) -> None:
         """Add what a start would send to what :meth:`open_attempt` left."""
