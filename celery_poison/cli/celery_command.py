@@ -23,7 +23,7 @@ VERBS = {
     "fail": "celery_poison.cli.decisions:fail",
     "discard": "celery_poison.cli.decisions:discard",
     "edit": "celery_poison.cli.edit:edit",
-    "repro": "celery_poison.cli.repro:repro",
+    "repro": "celery_poison.extensions.repro.verbs:repro",
     "restore": "celery_poison.cli.decisions:restore",
     "purge": "celery_poison.cli.transfer:purge",
     "export": "celery_poison.cli.transfer:export",

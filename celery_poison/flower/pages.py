@@ -13,6 +13,7 @@ from flower.views import BaseHandler
 from tornado.web import HTTPError, authenticated
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError, ProposalRefused
+from celery_poison.extensions.repro.writing import Repro, call_of, repro_of
 from celery_poison.flower import acts, changing, deaths, incidents, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
 from celery_poison.flower.async_ledger import ANSWER_TIMEOUT, SEARCH_TIMEOUT, AsyncLedger
@@ -23,7 +24,6 @@ from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.finder import PAGE_COUNTS_TO, PAGE_LOOKS_AT, Found
 from celery_poison.quarantine.lookup import AmbiguousId
 from celery_poison.quarantine.read_model import LISTED, NEWEST
-from celery_poison.quarantine.repro import Repro, call_of, repro_of
 from celery_poison.quarantine.search import Filter
 from celery_poison.states import State
 

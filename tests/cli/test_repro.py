@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_poison import Quarantine
+from celery_poison.extensions.repro.shrinking import Spent, shrink
+from celery_poison.extensions.repro.writing import Call, Repro, call_of, repro_of
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.body import BodyRefused
-from celery_poison.quarantine.repro import Call, Repro, call_of, repro_of
-from celery_poison.quarantine.shrinking import Spent, shrink
 from celery_poison.testing import Worker, wait_until
 from tests import PATIENCE
 from tests.cli.conftest import Console

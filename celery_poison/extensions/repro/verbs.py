@@ -12,9 +12,9 @@ import click
 from celery_poison.cli.output import print_json, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb
 from celery_poison.errors import IllegalTransition
+from celery_poison.extensions.repro.shrinking import Spent, shrink
+from celery_poison.extensions.repro.writing import Call, Repro, call_of, repro_of
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.repro import Call, Repro, call_of, repro_of
-from celery_poison.quarantine.shrinking import Spent, shrink
 
 
 @verb(
