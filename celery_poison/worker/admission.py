@@ -6,7 +6,6 @@ background executor looks it up. What has to wait for an earlier start is soon p
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +14,13 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_poison import causes
-from celery_poison.basics.parts import Asked, Hold, Turn
+from celery_poison.basics.parts import Hold, Turn
 from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Verdict, judge
-from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.errors import StaleDelivery
 from celery_poison.headers import MID, VERDICT, is_unique
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import ALONE, Ended, Phase, Start
-from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.rules.destinations import ACTOR
 from celery_poison.sandbox.pool import Cells
 from celery_poison.states import State
@@ -44,13 +42,9 @@ from celery_poison.worker.receive import (
 from celery_poison.worker.resync import Resync
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry
+from celery_poison.worker.waiting import PATIENCE, Waiting
 
 logger = get_logger("celery_poison")
-
-#: Seconds between two look-ups of a message: where its earlier start has not ended, and else.
-SOON, PATIENCE = 0.1, 0.25
-#: Seconds for which such a message is held in memory before it is parked.
-PARK_AFTER = 2.0
 
 #: What is claimed: mid, the start that it replaces, the new start.
 Claim = tuple[str, bytes, Start]
@@ -85,6 +79,7 @@ class Admission:
         self.settings, self.me, self.policies = site.settings, site.me, site.policies
         self.recorder, self.complain = site.recorder, site.complain
         self._askers = [hold for hold in self.holds or () if type(hold).asks is not Hold.asks]
+        self._waiting = Waiting(site, self.holds, self._askers, self.cells, self._acknowledge)
 
     def __call__(self, message: Any) -> Any:
         try:
@@ -268,14 +263,14 @@ class Admission:
         start = delivery.start
         match verdict.action:
             case Action.WAIT:
-                self._wait(delivery, recorded)
+                self._waiting.wait(delivery, recorded)
             case Action.DROP:
                 self.ledger.messages.duplicate(delivery.mid, start, reason=verdict.reason)
                 self._acknowledge(delivery)
             case Action.QUARANTINE:
                 self._quarantine(delivery, verdict)
-            case _ if self._is_paused(delivery) or (turn := self._turn_of(delivery, verdict)) is Turn.PARK:
-                self._park_freely(delivery, recorded, delivery.start)
+            case _ if (turn := self._waiting.turn_of(delivery, verdict)) is Turn.PARK:
+                self._waiting.park_freely(delivery, recorded, delivery.start)
             case _:
                 if verdict.reason:
                     logger.warning(
@@ -284,7 +279,7 @@ class Admission:
                 alone = verdict.action is Action.RUN_ALONE or turn is Turn.ALONE
                 if alone and self._is_tried_elsewhere(delivery):
                     # It takes no slot meanwhile: the active monitor publishes it for its trial.
-                    self._park_freely(delivery, recorded, delivery.start._replace(alone=ALONE))
+                    self._waiting.park_freely(delivery, recorded, delivery.start._replace(alone=ALONE))
                 else:
                     history = delivery.history = recorded.history
                     delivery.alone, delivery.released = alone, recorded.release > 0
@@ -304,58 +299,6 @@ class Admission:
         # What came to a named destination is tried there: it may be the one with the memory for it.
         is_here = VERDICT in delivery.message.headers or delivery.is_from(self.settings.trial_queue)
         return self.settings.trial == "queue" and not is_here
-
-    def _wait(self, delivery: Delivery, recorded: MessageState) -> None:
-        """Hold the message for a moment, since most starts end soon; then park it."""
-        now = time.monotonic()
-        if delivery.waits_since is None:
-            delivery.waits_since = now
-        if now - delivery.waits_since < PARK_AFTER:
-            raise Retry(SOON)
-        self._park(delivery, recorded.raw, delivery.start)
-
-    def _is_paused(self, delivery: Delivery) -> bool:
-        if delivery.paused and delivery.park:  # the monitor published it: it may know better
-            task = delivery.start.task
-            delivery.paused = any(hold.parks(task, as_of_now=True) for hold in self.holds)
-        return delivery.paused
-
-    def _turn_of(self, delivery: Delivery, verdict: Verdict) -> Turn:
-        """Ask those who want to be; what has a time of its own, or is acknowledged early, begins as ever."""
-        start, cells = delivery.start, self.cells
-        asking = [hold for hold in self._askers if start.diverts and hold.asks(start.task)]
-        if not asking or names_of(delivery.message).get("eta"):
-            return Turn.BEGIN
-        turn = asking[0].turn(
-            Asked(
-                task=start.task,
-                mid=delivery.mid,
-                token=start.token,
-                is_suspect=verdict.action is Action.RUN_ALONE,
-                room=cells.room if cells.can_be else None,
-                slots=cells.host.pool.slots,
-            )
-        )
-        if turn is Turn.SOON:
-            raise Retry(SOON)
-        return turn
-
-    def _park_freely(self, delivery: Delivery, recorded: MessageState, start: Start) -> None:
-        """Park it although no earlier start is in its way."""
-        if recorded.raw and not self.ledger.messages.claim(delivery.mid, recorded.raw, None):
-            raise Retry(0.0)
-        self._park(delivery, b"", start)
-
-    def _park(self, delivery: Delivery, seen: bytes, start: Start) -> None:
-        """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
-        stored = pack(original(delivery.message))
-        try:
-            if not self.ledger.parking.park(delivery.mid, seen, start, number=delivery.park, parcel=stored):
-                raise Retry(0.0 if delivery.is_unique else PATIENCE)
-        except LedgerUnavailable as error:  # it stays in memory: letting it in would run it twice
-            self.complain(error)
-            raise Retry(PATIENCE) from error
-        self._acknowledge(delivery)
 
     def _quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
         """Keep the original first, acknowledge it afterwards."""
