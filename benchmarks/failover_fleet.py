@@ -18,8 +18,8 @@ import repository  # noqa: F401 - whose `tests` are meant below
 from chronicle import Chronicle
 
 from celery_poison.basics import procfs
+from celery_poison.ledger.fleet_model import Incident
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Incident
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 from celery_poison.testing import RedisServer, Supervisor, Worker, wait_until

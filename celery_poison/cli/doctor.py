@@ -27,8 +27,8 @@ from celery_poison.extensions.notify.notifier import Wording
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import WorkerRecord
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.quarantine.owner import check_owner, move_broker, without_secrets
 from celery_poison.quarantine.spool import spooled_here

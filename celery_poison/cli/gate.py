@@ -7,7 +7,7 @@ import click
 from celery_poison.basics.text import when
 from celery_poison.cli.output import answer
 from celery_poison.cli.session import app_of, json_option, verb, who_options
-from celery_poison.model import GateRecord
+from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.quarantine import Quarantine
 
 

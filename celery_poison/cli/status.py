@@ -36,7 +36,8 @@ from celery_poison.cli.session import (
     utc_option,
     verb,
 )
-from celery_poison.model import Incident, MessageRecord, WorkerRecord
+from celery_poison.ledger.fleet_model import Incident, WorkerRecord
+from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import Level, Overview
 from celery_poison.quarantine.queues import find_deaf

@@ -23,9 +23,10 @@ from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
+from celery_poison.ledger.fleet_model import Incident
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import NO_HISTORY, Ended, Incident, Phase, Start
+from celery_poison.model import NO_HISTORY, Ended, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.doubts import LATELY, Blow
 from celery_poison.upstream.results import StoredResults

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from celery_poison.flower import words
 from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.flower.picture import LEFT, Frame, Picture
-from celery_poison.model import Incident
+from celery_poison.ledger.fleet_model import Incident
 from celery_poison.quarantine import sentences
 
 #: Word in the address -> seconds that the picture spans.

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.fleet_model import Incident
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Incident
 
 logger = logging.getLogger("celery_poison")
 

@@ -10,10 +10,10 @@ from typing import Any
 from celery_poison.causes import Evidence
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.fleet_model import GateRecord, Incident, WorkerRecord
 from celery_poison.ledger.journal import entry
 from celery_poison.ledger.messages_read import Messages
 from celery_poison.ledger.rows import Groups, Reader, as_text, seconds
-from celery_poison.model import GateRecord, Incident, WorkerRecord
 
 #: Keys that are looked at for other namespaces, and at once.
 _SEARCHED, _STEP = 200_000, 5000

@@ -10,7 +10,8 @@ from celery_poison import causes
 from celery_poison.basics.parts import Panel
 from celery_poison.basics.text import argument, command, count_of, short, some_of, span
 from celery_poison.ledger.decisions import Wish
-from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
+from celery_poison.ledger.fleet_model import GateRecord, WorkerRecord
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.queues import Backlog, Deaf
 from celery_poison.quarantine.stranded import Stranded
 

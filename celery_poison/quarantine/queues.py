@@ -19,8 +19,9 @@ from celery import Celery
 
 from celery_poison.basics.text import count_of, duration, some_of, when
 from celery_poison.broker.publish import bounded_options, depth
+from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Record, WorkerRecord
+from celery_poison.model import Record
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.limits import Limit, are_set, limit_of
 from celery_poison.settings import Settings

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from celery_poison import signals
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import policies as stored
-from celery_poison.model import GateRecord, Record
+from celery_poison.ledger.fleet_model import GateRecord
+from celery_poison.model import Record
 from celery_poison.policy import (
     A_QUEUE,
     EVERY_TASK,

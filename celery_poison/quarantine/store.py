@@ -8,8 +8,8 @@ from celery import Celery
 
 from celery_poison.basics.text import nearest
 from celery_poison.errors import IllegalTransition, MessageNotFound
+from celery_poison.ledger.fleet_model import consumed_queues
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import consumed_queues
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import check_owner
 from celery_poison.rules.destinations import where_sent

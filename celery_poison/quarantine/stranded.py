@@ -21,8 +21,9 @@ from kombu.transport import redis
 from celery_poison.basics.text import argument, command, when
 from celery_poison.broker.publish import bounded_options
 from celery_poison.broker.unacked import Unacked, owner_of, text
+from celery_poison.ledger.fleet_model import consumed_queues
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Record, Start, consumed_queues
+from celery_poison.model import Record, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 

@@ -17,8 +17,8 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.decisions import wishes
+from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.owner import check_owner, without_secrets

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from celery_poison.broker.unacked import owner_of, text
-from celery_poison.model import Incident
+from celery_poison.ledger.fleet_model import Incident
 from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.model import Incident
+from celery_poison.ledger.fleet_model import Incident
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import sentences
 from tests.apps.confined import Confined, new_memory_group

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_poison.model import WorkerRecord
+from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.quarantine.queues import GRACE, QUIET_FOR, Deaf, is_quiet, missed
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.announce import Complaints

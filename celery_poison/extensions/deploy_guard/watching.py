@@ -14,9 +14,9 @@ from celery_poison.basics.text import count_of
 from celery_poison.extensions.deploy_guard.first_runs import Over
 from celery_poison.extensions.deploy_guard.record import Record
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.ledger.pauses import Pause, paused_versions
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import WorkerRecord
 
 logger = get_logger("celery_poison")
 

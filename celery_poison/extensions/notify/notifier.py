@@ -27,9 +27,10 @@ from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.failover.aside import Aside
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.ledger.pauses import Pause, paused_versions
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import GateRecord, MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.finder import Finder
 from celery_poison.quarantine.search import By, Group
 from celery_poison.rules.values import receivers_of

@@ -1,0 +1,135 @@
+"""The typed records of the fleet: its workers, its gate, and what was done about a death."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from celery_poison.causes import NO_EVIDENCE, Evidence
+from celery_poison.model import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord(Record):
+    """One incarnation of a worker, as its last heartbeat described it.
+
+    Attributes:
+        queues: that it consumes, with commas between them;
+        paused: those that it does not consume since they are paused.
+        unguarded, ledger_errors: since it started: tasks without the ledger's knowledge, and errors of it;
+        troubled_at: when either was raised last.
+        forgotten_at: when it found that its Redis had forgotten it: emptied, or an older copy.
+        guarded_tasks, unguarded_tasks: how many tasks it guards; names of those that it does not.
+        observed_tasks: names of guarded ones that it only observes, since they acknowledge early.
+        noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
+        heard_at: when it last polled its broker, received a message or had no room for one; None: not known.
+        room: how many suspects more could begin there; cells: how trials there are less than they might be.
+        code_version: of the user's code (``poison_code_version``).
+    """
+
+    worker: str
+    node: str = ""
+    host: str = ""
+    pid: int = 0
+    pool: str = ""
+    concurrency: int = 0
+    queues: str = ""
+    paused: str = ""
+    started_at: float | None = None
+    last_beat: float | None = None
+    alive: bool = True
+    stopping: bool = False
+    unguarded: int = 0
+    ledger_errors: int = 0
+    troubled_at: float | None = None
+    forgotten_at: float | None = None
+    guarded_tasks: int = 0
+    unguarded_tasks: tuple[str, ...] = ()
+    observed_tasks: tuple[str, ...] = ()
+    noticed_by: str = "heartbeat"
+    heard_at: float | None = None
+    room: int = 0
+    cells: str = ""
+    code_version: str = ""
+
+    @property
+    def consumed(self) -> list[str]:
+        """Names of the queues that it consumes."""
+        return [name for name in self.queues.split(",") if name]
+
+    @property
+    def all_queues(self) -> list[str]:
+        """Names of the queues that it consumes, and of those that are paused."""
+        return [*self.consumed, *(name for name in self.paused.split(",") if name)]
+
+
+def consumed_queues(workers: Iterable[WorkerRecord]) -> set[str]:
+    """Return the names of the queues that living workers consume, also those that are about to stop."""
+    return {name for worker in workers if worker.alive for name in worker.consumed}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRecord(Record):
+    """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
+
+    Attributes:
+        closed: at this moment only a death on trial convicts.
+        until: when it opens by itself, if no more workers die.
+        deaths: workers that had died when it closed, or when the last one died,
+        fleet: and of how many.
+        lifted_by: who lifted it last; empty: its time was over.
+    """
+
+    closed: bool = False
+    closed_at: float | None = None
+    until: float | None = None
+    deaths: int = 0
+    fleet: int = 0
+    lifted_at: float | None = None
+    lifted_by: str = ""
+
+    @property
+    def story(self) -> str:
+        return f"{self.deaths} of {self.fleet} workers died"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """The death of one worker and what was done about it.
+
+    Attributes:
+        how: how it was noticed: ``gone`` (its connections), ``silent`` or ``frozen`` (connected, and silent).
+        died_at: when it was last known to live, in seconds of Redis' clock.
+        flagged: messages that became candidates.
+        reconnected: the worker had lost its broker connection once.
+        release: version of the user's code that it ran (``poison_code_version``).
+        returned: queue -> number of messages that were put back into it; what a broker puts back itself,
+            as RabbitMQ does, is not counted.
+        evidence: what is known about the death.
+    """
+
+    incident: str
+    worker: str
+    cause: str
+    how: str = ""
+    died_at: float | None = None
+    noticed_at: float | None = None
+    last_beat: float | None = None
+    finished_at: float | None = None
+    flagged: int = 0
+    put_back: int = 0
+    returned: Mapping[str, int] = field(default_factory=dict)
+    queues: str = ""
+    reconnected: bool = False
+    release: str = ""
+    evidence: Evidence = NO_EVIDENCE
+
+    @property
+    def took(self) -> float | None:
+        """Seconds from the death to the end of the recovery; None while it goes on."""
+        known = self.finished_at is not None and self.died_at is not None
+        return self.finished_at - self.died_at if known else None  # type: ignore[operator]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "evidence": self.evidence.as_dict(), "took": self.took}
