@@ -184,7 +184,8 @@ class PoisonTask(Task):
     own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False
-    #: Installs the plugin on an app; set by the plugin, which knows this class.
+    #: Installs the plugin on an app. Set by the plugin, since each needs the other: a task that is bound
+    #: installs it, and for ``poison_guard_all`` it makes tasks of this class.
     _install: ClassVar[Callable[[Celery], object]]
 
     @classmethod
