@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, Ask
+from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, Ask, few
 from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, Step, replay, timeline
 from celery_poison.pipeline.window import Window
 from celery_poison.policy import EVERY_TASK
@@ -130,11 +130,11 @@ def recommend(
         words = [f"only {len(days)} days of history: no days were held out to judge it by"]
     elif best is not was:
         gain, low, high = gained(_costs(was, held, weight) - _costs(best, held, weight))
-        saves = f"saves {gain:g} ({low:g} to {high:g}) deaths or their like"
+        saves = f"saves {few(gain)} ({few(low)} to {few(high)}) deaths or their like"
         words = [f"on the {len(held)} days held out, {say(best.policy)} {saves}"]
         if low <= 0:
             best, words = was, [f"{words[0]}: that may be chance, so nothing is to be changed"]
-    costs = "{0.deaths} deaths, {0.innocents} innocents in quarantine, {0.waiting} messages waiting"
+    costs = "{0.deaths:,} deaths, {0.innocents:,} innocents in quarantine, {0.waiting:,} messages waiting"
     reasons = [f"{costs.format(best)}; an innocent weighs as much as {weight:g} deaths"]
     reasons += [f"as it is: {costs.format(was)}"] if was is not best else []
     return best, [*reasons, *words]

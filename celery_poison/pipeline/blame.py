@@ -227,7 +227,7 @@ def _summed(cells: pd.DataFrame) -> _Sums:
     sums = cells.groupby(["code", "recent"])[["deaths", "ms", "alive"]].sum().to_dict("index")
     causes = defaultdict(list)
     for (code, cause), n in _most(cells, "cause"):
-        causes[code].append(f"{cause} {n:.3g}")
+        causes[code].append(f"{cause} {few(n)}")
     tasks = {code: task for (code, task), _ in reversed(_most(cells, "task"))}
     return _Sums(sums, causes, tasks, cells[cells["since"].notna()].groupby("code")["since"].min().to_dict())
 
@@ -328,14 +328,20 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return DIMENSIONS.index(row["dimension"]), standing, row["q"], -row["times"], row["key"]
 
 
+def few(value: float, digits: int = 3) -> str:
+    """Return a number in so many digits, and a large one whole: ``1,270``, not ``1.27e+03``."""
+    return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.{digits}g}"
+
+
 def says(row: Mapping[str, Any]) -> str:
     """Return in one sentence what is known of an element."""
-    chance = f"{row['deaths']:.3g} deaths where {row['expected']:.2g} are expected, p={row['p']:.2g}"
+    chance = f"{few(row['deaths'])} deaths where {few(row['expected'], 2)} are expected, p={row['p']:.2g}"
     if row["standing"] == "guilty":
         told = f"guilty: {row['proven']} of its messages died again when tried alone, none ever ended alive"
     elif row["standing"] == "suspicious":
         told = (
-            f"suspicious: {chance}, {row['times']:.3g} times as many ({row['low']:.3g} to {row['high']:.3g})"
+            f"suspicious: {chance}, {few(row['times'])} times as many"
+            f" ({few(row['low'])} to {few(row['high'])})"
         )
     else:
         told = f"nothing against it: {chance}"
@@ -346,6 +352,7 @@ def says(row: Mapping[str, Any]) -> str:
         )
     if row["before_expected"] is not None:
         told += (
-            f"; at its rate before it would have been {row['before_expected']:.2g}, p={row['change_p']:.2g}"
+            f"; at its rate before it would have been {few(row['before_expected'], 2)},"
+            f" p={row['change_p']:.2g}"
         )
     return told

@@ -155,9 +155,10 @@ _STYLE = """
 body{max-width:1080px;margin:0 auto;padding:16px;font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
 h1{margin:8px 0 4px;font-size:28px;line-height:1.2}h2{margin:32px 0 8px;font-size:19px}p{margin:4px 0 10px}
 .dim{opacity:.75}section{overflow-x:auto}summary{cursor:pointer;margin:12px 0;font-weight:600}
-article{border:1px solid var(--line);border-left:4px solid;border-radius:4px;padding:8px 12px;margin:0 0 10px}
+article,aside{border:1px solid var(--line);border-left:4px solid;border-radius:4px}
+article,aside{padding:8px 12px;margin:0 0 10px}
 h3{margin:0;font-size:16px;color:CanvasText}h3 span{font-weight:400;opacity:.75}
-article p{margin:2px 0 6px;color:CanvasText}
+article p,aside ul{margin:2px 0 6px;color:CanvasText}
 code{display:block;padding:6px 8px;background:var(--back);color:CanvasText}
 code{font:13px/1.4 ui-monospace,monospace}
 b{text-transform:uppercase;font-size:12px;letter-spacing:.04em}
@@ -205,7 +206,8 @@ def render(told: Mapping[str, Any]) -> str:
     span = "; ".join(filter(None, (span, told["as_of"])))
     body = [f'<h1>{_headline(told)}</h1><p class="dim">{safe(span)}</p>']
     if told["left_out"]:
-        body += ["<h2>What is missing here</h2>", _items(told["left_out"])]
+        missing = _items(told["left_out"])
+        body.append(f'<aside class="suspicious"><h3>What is missing here</h3>{missing}</aside>')
     body += [_items(_counts(told)), figure(told["causes"], told["releases"], totals)]
     first = top(told["findings"], _SHOWN)
     body += ["<h2>Findings</h2>", *map(_finding, first)]
@@ -213,7 +215,7 @@ def render(told: Mapping[str, Any]) -> str:
         rows = "".join(map(_finding, others))
         body.append(f"<details><summary>{len(others):,} more findings</summary>{rows}</details>")
     body.append(_items(_compared(told)))
-    if best["reasons"]:
+    if best["reasons"] and totals["deaths"]:
         body += [f"<h2>Policy: {safe(best['says'])}</h2>", _items(best["reasons"])]
     replayed = sorted(told["backtest"], key=lambda row: (row["innocents"], row["deaths"]))
     replayed = [{**row, "standing": "best" if row["says"] == best["says"] else ""} for row in replayed]
@@ -249,7 +251,9 @@ def _counts(told: Mapping[str, Any]) -> list[str]:
         )
     was = next((row["deaths"] for row in told["backtest"] if row["says"] == "as it is"), totals["deaths"])
     if was != totals["deaths"]:
-        words.append(f"replayed are {_plural(was, 'death')}: those of messages whose task id is known")
+        fewer = "those of messages whose task id is known"
+        more = "a message that was not convicted yet dies again until it is"
+        words.append(f"replayed are {_plural(was, 'death')}: {fewer if was < totals['deaths'] else more}")
     return words
 
 
@@ -259,7 +263,8 @@ def _compared(told: Mapping[str, Any]) -> list[str]:
     if not totals["compared"]:
         return ["Nothing was compared: there is no death that anything could be to blame for."]
     rest = totals["compared"] - len(told["findings"])
-    words = [f"{rest:,} others that were in a death are unremarkable"]
+    many = f"{rest:,} other" if told["findings"] else f"All {rest:,}"
+    words = [f"{many} tasks, hosts and the like that were in a death are unremarkable"]
     if not since:
         return [*words, "Days were not compared with earlier ones: --since 7d does that."]
     if any(row["before_deaths"] or row["change_p"] is not None for row in told["blame"]):

@@ -109,6 +109,8 @@ def test_a_suspicion_is_told_with_its_chance_in_plain_words() -> None:
     assert f"suspicious: 6 deaths where {row['expected']:.2g} are expected, p={row['p']:.2g}" in row["says"]
     calm = {**row, "standing": "unremarkable", "p": 0.3, "expected": 4.0}
     assert says(calm) == "nothing against it: 6 deaths where 4 are expected, p=0.3"
+    many = {**calm, "deaths": 1271.0, "expected": 99.7}
+    assert says(many) == "nothing against it: 1,271 deaths where 100 are expected, p=0.3"
 
 
 def test_a_cause_can_be_looked_at_alone() -> None:

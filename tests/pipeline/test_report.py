@@ -141,7 +141,10 @@ def test_NEW_22_deaths_that_are_counted_in_several_ways_are_told_with_the_reason
     words = _words(_tree(render(figures())))
     assert "3 deaths: 2 whole workers, 1 single process" in words
     assert "compared are 2 deaths: a message that died again counts once" in words
-    assert "replayed are 4 deaths: those of messages whose task id is known" in words
+    assert "replayed are 4 deaths: a message that was not convicted yet dies again until it is" in words
+    outcome = {**figures()["backtest"][0], "deaths": 2}
+    fewer = _words(_tree(render(figures(backtest=[outcome]))))
+    assert "replayed are 2 deaths: those of messages whose task id is known" in fewer
 
 
 def test_NEW_22_where_nothing_was_compared_the_page_says_so() -> None:
@@ -150,7 +153,10 @@ def test_NEW_22_where_nothing_was_compared_the_page_says_so() -> None:
     assert (
         "Nothing died" in (nothing := _words(_tree(render(_empty())))) and "Nothing was compared" in nothing
     )
+    words = _words(_tree(render(figures(findings=[]))))
+    assert "All 7 tasks, hosts and the like that were in a death are unremarkable" in words
     alone = _words(_tree(render(figures())))
+    assert "6 other tasks, hosts and the like" in alone
     assert "Nothing was compared with the time before 2026-01-05: the lake has no entry of it." in alone
     row = {**figures()["blame"][0], "before_deaths": 3.0, "change_p": 0.5}
     assert "compared with the time before" in _words(_tree(render(figures(blame=[row]))))
