@@ -11,11 +11,14 @@ import pytest
 
 from celery_poison.basics import procfs
 from celery_poison.flower.acts import held_back
+from celery_poison.metrics.families import FAMILIES
 from celery_poison.quarantine.survey import overview
 from celery_poison.sandbox.watcher import NURSERY
 from celery_poison.testing import RedisServer
 from tests import PATIENCE, sampled
 from tests.extensions.shop import Shop
+
+(PAUSED,) = (family for family in FAMILIES if family.name == "tasks_paused_for_version")
 
 
 @pytest.fixture
@@ -67,6 +70,7 @@ def test_NEW_18_a_task_that_kills_two_first_runs_is_paused_until_a_newer_version
         seen = overview(shop.app)
         sentence = f"bad-1 kills fleet.convert ({pause.note}): paused, 20 messages wait untouched"
         assert sentence in seen.verdict and any("resume --task fleet.convert" in line for line in seen.next)
+        assert PAUSED.read(None, seen) == 1
         (line,) = held_back(seen)
         assert (line.kind, line.name, line.note) == ("version", "fleet.convert", pause.note)
     with shop.of("good-2", name="w2", pool=pool):

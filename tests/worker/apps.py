@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
@@ -341,8 +342,10 @@ def register_mails(app: Celery) -> None:
 
     @guarded(tell="conviction", max_crashes=1)
     @app.task(bind=True, shared=False, name="fleet.vows")
-    def vows(self: Any) -> str:
+    def vows(self: Any, how: str = "") -> str:
         here().leave("vows", self.request.id, "start")
+        if how == "crashes":
+            ctypes.string_at(0)
         return _unless_repaired()
 
     type(app.tasks["fleet.vows"]).on_failure = lambda self, exc, id, *rest: here().leave(

@@ -70,6 +70,17 @@ def test_NEW_17_fail_says_nothing_twice(crew: Crew) -> None:
     assert crew.quarantine.get(kept.mid).state == "FAIL"
 
 
+@pytest.mark.matrix
+def test_NEW_17_a_caller_hears_where_the_code_was(crew: Crew) -> None:
+    result = crew.send("vows", "crashes")
+    with crew.worker():
+        with pytest.raises(Quarantined) as heard:
+            result.get(timeout=PATIENCE)
+        _kept(crew)
+    assert heard.value.cause == "signal:11"
+    assert heard.value.place.startswith("vows (") and "apps.py:" in heard.value.place
+
+
 def test_NEW_17_a_chord_hears_of_it_once(crew: Crew) -> None:
     tasks = crew.app.tasks
     body = tasks["fleet.adds"].s().on_error(tasks["fleet.told"].s())
