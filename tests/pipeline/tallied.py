@@ -94,7 +94,7 @@ def table(journal: Any) -> Callable[[str], Any]:
 def _asking(journal: str, given: Any = None) -> Callable[[str], Any]:
     import duckdb
 
-    connection: Any = duckdb.connect(config={"threads": 2})
+    connection: Any = duckdb.connect(config={"threads": 1})
     connection.execute("set timezone = 'UTC'")
     if given is not None:
         connection.register("given", given)

@@ -202,27 +202,28 @@ def history(
 
 def _journal(runs: Runs, *, died: npt.NDArray[np.bool_]) -> pa.Table:
     """Return the entries; a run that died took half of its time on average, a first death each."""
-    count = len(runs.at)
+    count, ending = len(runs.at), pa.array(died.astype(np.int8))
     ms = np.where(died, runs.ms * runs.dice.uniform(size=count), runs.ms).astype(np.int64)
-    names = np.array([f"m{n}" for n in range(count)])
-    worker = np.char.mod("main@app-%02d/aaaa", runs.host)
+    names = pa.array([f"m{n}" for n in range(count)])
+    worker = _named("main@app-%02d/aaaa", runs.host)
     if runs.pods:
-        worker = np.char.add(np.char.mod("main@pod-%d", runs.day), np.char.mod("-%d/aaaa", runs.host))
+        pods = [f"main@pod-{day}-{host}/aaaa" for day in range(DAYS) for host in range(HOSTS)]
+        worker = pa.array(pods).take(pa.array(runs.day * HOSTS + runs.host))
     given: dict[str, Any] = {
-        "event": np.where(died, "crashed", "finished"),
-        "outcome": np.where(died, "exact", "success"),
-        "cause": pa.array(np.where(died, "signal:11", ""), pa.string()),
+        "event": pa.array(["finished", "crashed"]).take(ending),
+        "outcome": pa.array(["success", "exact"]).take(ending),
+        "cause": pa.array(["", "signal:11"]).take(ending),
         "id": names,
         "mid": names,
         "token": names,
-        "task": np.char.mod("shop.task_%03d", runs.task),
-        "queue": np.char.mod("queue-%d", runs.task % 4),
+        "task": _named("shop.task_%03d", runs.task),
+        "queue": _named("queue-%d", runs.task % 4),
         "worker": worker,
-        "release": np.char.mod("2026.%d", runs.release),
-        "shape": np.char.mod("int,dict[%d]", np.random.default_rng(1).integers(0, 3, count)),
+        "release": _named("2026.%d", runs.release),
+        "shape": _named("int,dict[%d]", np.random.default_rng(1).integers(0, 3, count)),
         "payload_bytes": (runs.dice.lognormal(7, 2, count)).astype(np.int64),
         "runtime_ms": ms,
-        "fingerprint": np.char.mod("%016x", runs.dice.integers(0, 2**62, count)),
+        "fingerprint": [f"{n:016x}" for n in runs.dice.integers(0, 2**62, count).tolist()],
         "crashes": died.astype(np.int64),
     }
     at = pa.array((START_MS + (runs.at * 1000).astype(np.int64)) * 1000, pa.timestamp("us", tz="UTC"))
@@ -232,6 +233,11 @@ def _journal(runs: Runs, *, died: npt.NDArray[np.bool_]) -> pa.Table:
         columns[name] = pa.array(given[name], arrow) if name in given else pa.nulls(count, arrow)
     told = pa.table(columns)
     return pa.concat_tables([_started(told.schema), told]) if runs.pods else told
+
+
+def _named(pattern: str, numbers: Codes) -> pa.Array:
+    """Return a name for each number."""
+    return pa.array([pattern % n for n in range(int(numbers.max()) + 1)]).take(pa.array(numbers))
 
 
 def _started(schema: pa.Schema) -> pa.Table:
