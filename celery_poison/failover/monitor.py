@@ -47,6 +47,9 @@ logger = get_logger("celery_poison")
 ACTIVE_PAUSE = 0.25
 STANDBY_PAUSE = 0.5
 
+#: Seconds until the second round after a nursery's word; each further pause is twice as long as the last.
+HURRY = 0.02
+
 #: Seconds for which a monitor must have heard Redis again before it believes that connections are gone:
 #: what cut its own connection may have cut those of all others.
 EARS_OPEN = 3 * GONE_PATIENCE_MS / 1000
@@ -105,7 +108,9 @@ class Monitor:
         self._run_id: str | None = None
         self._next_sweep = 0.0
         self._fence: int | None = None
-        self._stop = threading.Event()
+        self._is_stopped = False
+        #: Ends the pause between two rounds.
+        self._wake, self._pause = threading.Event(), STANDBY_PAUSE
         self._thread: threading.Thread | None = None
 
     def _rounds_of(self) -> list[Round]:
@@ -118,7 +123,13 @@ class Monitor:
             self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._is_stopped = True
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Look at once, and soon again: some worker's nursery has said that the worker has ended."""
+        self._pause = HURRY
+        self._wake.set()
 
     def join(self, patience: float) -> None:
         """Wait at most so many seconds until its threads have ended."""
@@ -133,7 +144,7 @@ class Monitor:
 
     def work(self) -> None:
         """Watch until :meth:`stop` is called."""
-        while not self._stop.wait(ACTIVE_PAUSE if self.is_active else STANDBY_PAUSE):
+        while self._is_next():
             try:
                 with no_fork():
                     self.round()
@@ -143,6 +154,15 @@ class Monitor:
             except Exception:
                 self._hear_nothing()
                 logger.exception("celery_poison: the monitor failed; it goes on with its next round")
+
+    def _is_next(self) -> bool:
+        """Wait for the next round, and return whether there is one."""
+        pause = ACTIVE_PAUSE if self.is_active else STANDBY_PAUSE
+        if self._wake.wait(min(self._pause, pause)):
+            self._wake.clear()  # and not each time: `stop` may be called by a signal handler meanwhile
+        else:
+            self._pause = 2 * min(self._pause, pause)
+        return not self._is_stopped
 
     def _hear_nothing(self) -> None:
         self._fence = None

@@ -42,7 +42,10 @@ class StandaloneMonitor:
         signature.enroll(
             self._ledger.client, self._ledger.keys, **identity_of(app), is_same=partial(is_same_broker, app)
         )
-        self._writer = Writer(self._ledger.client, self._ledger.keys.channel(self.name))
+        keys, client = self._ledger.keys, self._ledger.client
+        self._writer = Writer(
+            client, keys.channel(self.name), news=keys.news, on_news=lambda: self._monitor.hurry()
+        )
         self._monitor = Monitor(
             app,
             self._ledger,

@@ -25,6 +25,10 @@ ANSWER_TIMEOUT = 5.0
 #: waited for a minute.
 _SENTINEL_OPTIONS = {"socket_connect_timeout": 0.5, "socket_timeout": 0.5, "retry": None}
 
+#: Newer ones of redis-py look for their own version in their package's files, for each connection, to tell it
+#: to the server: that is two thirds of what a connection costs a process.
+_NAMELESS: dict[str, Any] = {"driver_info": None} if hasattr(redis, "driver_info") else {}
+
 MINIMUM_VERSION = (6, 2)
 
 #: What redis-py raises when the server is away, overloaded, read-only or out of memory.
@@ -52,6 +56,7 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
     """
     _check_ports(url)
     timeouts: dict[str, Any] = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_timeout": ANSWER_TIMEOUT}
+    timeouts |= _NAMELESS
     timeouts["encoding_errors"] = (
         "backslashreplace"  # a publisher may send half a surrogate pair, as JSON can
     )

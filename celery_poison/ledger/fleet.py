@@ -94,7 +94,10 @@ class FleetTransitions(Part):
     def ended(self, worker: str) -> None:
         """Note that the main process of a worker has ended: once its connections are gone, it is dead."""
         with clear_errors("saying that a worker has ended"):
-            self._scripts.client.set(self._scripts.keys.ended(worker), 1, px=WORD_MS)
+            pipe = self._scripts.client.pipeline(transaction=False)
+            pipe.set(self._scripts.keys.ended(worker), 1, px=WORD_MS)
+            pipe.publish(self._scripts.keys.news, worker)
+            pipe.execute()
 
     def lead(self, worker: str, ttl_ms: int, run_id: str = "") -> tuple[int, bool] | None:
         """Take or keep the monitor's lock; return its fencing number and whether it changed hands.

@@ -117,6 +117,11 @@ class Keys:
         """Return the channel of a worker's processes; they keep it when the worker rejoins."""
         return self.alive + life_of(incarnation)
 
+    @property
+    def news(self) -> str:
+        """The channel on which nurseries say that a worker has ended; no worker has such a name."""
+        return self.channel("ended")
+
     def child(self, incarnation: str, pid: int | str) -> str:
         return f"{self.children}{life_of(incarnation)}#{pid}"
 

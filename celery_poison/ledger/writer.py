@@ -6,7 +6,8 @@ what was handed to the kernel survives the sender. What Redis refuses is lost in
 worker's main process notices it when it settles the start, and counts it as unguarded.
 
 The same connection is a sign of life: it is subscribed to a channel of its worker, on which nothing is ever
-published. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2).
+published. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2). That of a
+monitor is subscribed to a second channel, on which nurseries say that a worker has ended.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Writer:
         channel: to be subscribed to while connected; empty: none.
         on_connect: returns the commands that come first on every new connection: what a Redis may not
             know, or not know any more.
+        news: a second channel; what is published there ends :meth:`wait`.
+        on_news: called then by the next write, whatever it is.
 
     Attributes:
         follows_master: a Sentinel says where to connect.
@@ -72,12 +75,19 @@ class Writer:
     """
 
     def __init__(
-        self, client: redis.Redis, channel: str = "", on_connect: Callable[[], bytes] = lambda: b""
+        self,
+        client: redis.Redis,
+        channel: str = "",
+        on_connect: Callable[[], bytes] = lambda: b"",
+        *,
+        news: str = "",
+        on_news: Callable[[], object] = lambda: None,
     ) -> None:
         self._pool: Any = client.connection_pool
         self.follows_master = isinstance(self._pool, redis.sentinel.SentinelConnectionPool)
         self._channel = channel
         self._on_connect = on_connect
+        self._news, self._on_news = news, on_news
         self.run_id = ""
         self._lock = threading.Lock()
         self._connection: Any = None
@@ -154,8 +164,8 @@ class Writer:
             return False
 
     def _ready(self) -> None:
-        # A readable socket that expects no replies has been closed by the server.
-        if self._connection is None or self._is_readable(0):
+        # A readable socket that expects no replies has been closed by the server, or brings news.
+        if self._connection is None or (self._is_readable(0) and not self._brings_news()):
             try:
                 self._reconnect()
             except _Away:  # must not prolong the pause: a busy sender would never come back
@@ -163,6 +173,13 @@ class Writer:
             except BaseException:
                 self._drop()
                 raise
+
+    def _brings_news(self) -> bool:
+        with suppress(*REDIS_ERRORS):
+            if self._news and self._connection._sock.recv(4096):
+                self._on_news()
+                return True
+        return False
 
     def _adopt_process(self) -> None:
         # The parent's socket must not be shared, and its lock may have been held at the fork.
@@ -194,6 +211,8 @@ class Writer:
     def _connected(self) -> Any:
         connect = self._pool.connection_class
         options = {**self._pool.connection_kwargs, "socket_timeout": HANDSHAKE}
+        options.pop("maint_notifications_config", None)  # it would ask for words that are not read here
+        options.pop("maint_notifications_pool_handler", None)
         if self._channel:
             connection = connect(**{**options, "protocol": 3})  # the newer protocol: subscribers may write
             try:
@@ -210,8 +229,9 @@ class Writer:
     def _subscribe(self, connection: Any) -> str:
         connection.send_command("INFO", "server")
         run_id = _RUN_ID.search(connection.read_response())
-        connection.send_command("SUBSCRIBE", self._channel)
-        connection.read_response(push_request=True)
+        for channel in filter(None, (self._channel, self._news)):
+            connection.send_command("SUBSCRIBE", channel)
+            connection.read_response(push_request=True)
         return run_id[1].decode() if run_id else ""
 
     def _drop(self, pause: float = RETRY_PAUSE) -> None:

@@ -195,6 +195,7 @@ class Heartbeat:
 
     Args:
         ledger: with a client of its own.
+        on_news: called when a nursery has said that some worker has ended.
 
     Attributes:
         services: what it does beside, of extensions.
@@ -208,6 +209,7 @@ class Heartbeat:
     lease: Lease
     rejoin: Rejoin
     exits: Exits
+    on_news: Callable[[], object]
     _first = True
     _due = 0.0
     _run_id = ""
@@ -218,7 +220,9 @@ class Heartbeat:
     services: list[Service] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._writer = Writer(self.ledger.client, self.ledger.keys.channel(self.site.me.worker))
+        keys, client = self.ledger.keys, self.ledger.client
+        channel = keys.channel(self.site.me.worker)
+        self._writer = Writer(client, channel, news=keys.news, on_news=self.on_news)
         hooks = self.site.extensions.services
         self.services = gather(hooks, self.site.complain, self.site, self.exits)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from celery_poison.failover import monitor
+from celery_poison.failover.standalone import StandaloneMonitor
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.read_model import ReadModel
 from celery_poison.testing import RedisServer, wait_until
@@ -100,6 +103,28 @@ def test_EMS_4_the_active_monitors_own_death_is_noticed_by_the_next_one_and_not_
     lost, finished = ("worker_lost", first.hostname), ("failover_finished", first.hostname)
     places = _order(crew, changed, lost, finished)
     assert places == sorted(places), crew.events()
+
+
+@pytest.mark.matrix
+def test_EMS_2_a_standby_hears_that_a_worker_has_ended_and_does_not_wait_for_its_next_round(
+    new_crew: Callable[..., Watched], broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "STANDBY_PAUSE", 600.0)
+    monkeypatch.setattr(monitor, "ACTIVE_PAUSE", 600.0)
+    crew = new_crew(broker_url, poison_activation_interval=600.0)
+    ledger, standby = plugin_of(crew.app).open_ledger(), StandaloneMonitor(crew.app)
+    with crew.worker() as worker:
+        crew.await_that(lambda: _holder(crew).startswith(worker.hostname), "its monitor is active")
+        thread = threading.Thread(target=standby.run, daemon=True)
+        thread.start()
+        try:
+            crew.await_that(lambda: ledger.client.pubsub_numsub(ledger.keys.news)[0][1] == 2, "both hear")
+            worker.kill_group()
+            crew.await_events("worker_lost")
+            assert standby.is_active
+        finally:
+            standby.stop()
+            thread.join()
 
 
 def test_EMS_9_a_monitor_that_takes_over_reads_the_policies_again_and_its_worker_acts_on_them(

@@ -129,3 +129,17 @@ def test_EMS_8_a_new_connection_begins_with_what_redis_may_have_forgotten(redis_
     assert writer.send(_push("two"))
     _arrived(redis_url, 4)
     assert _words(redis_url) == [b"first reminder", b"one", b"second reminder", b"two"]
+
+
+def test_EMS_2_news_ends_a_wait_and_leaves_the_connection_as_it_is(redis_url: str) -> None:
+    heard: list[str] = []
+    writer = Writer(open_redis(redis_url), "mine", news="news", on_news=lambda: heard.append("news"))
+    assert writer.open()
+    assert writer.wait(0.0)
+    redis.Redis.from_url(redis_url).publish("news", "a worker has ended")
+    assert not writer.wait(60.0)
+    assert writer.send(_push("one"))
+    _arrived(redis_url, 1)
+    assert heard == ["news"]
+    assert writer.connects == 1
+    assert writer.wait(0.0)
