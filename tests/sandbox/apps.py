@@ -24,8 +24,8 @@ from celery_poison.sandbox.watcher import WATCHER
 from tests.apps.factory import build_app
 from tests.apps.marks import Marks, marks
 
-#: Where this is set, a forked process takes so many seconds until it is ready.
-SLOW_TO_BEGIN = "POISON_TEST_SLOW_TO_BEGIN"
+#: Where this is set, a forked process is not ready before there is a file of that name.
+BEGINS_WITH = "POISON_TEST_BEGINS_WITH"
 
 
 #: When a process that loads the app opens a connection: at its ``import``, or at ``worker_init``.
@@ -45,7 +45,8 @@ prepared: list[Any] = []
 @signals.worker_process_init.connect
 def _begin(**_: Any) -> None:
     here().leave("loaded", str(os.getpid()), "process_init")
-    time.sleep(float(os.environ.get(SLOW_TO_BEGIN, 0)))
+    while (path := os.environ.get(BEGINS_WITH)) and not os.path.exists(path):
+        time.sleep(0.01)
 
 
 @signals.worker_init.connect

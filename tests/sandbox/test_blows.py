@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled
 from tests.failover.crew import frozen
 from tests.harness.proxy import TcpProxy
-from tests.sandbox.apps import SLOW_TO_BEGIN
+from tests.sandbox.apps import BEGINS_WITH
 from tests.sandbox.conftest import Court
 
 #: As tests/apps/factory.py sets it.
@@ -83,14 +84,18 @@ def test_a_watcher_outlives_a_cell_that_was_killed_until_its_worker_has_looked()
 
 
 @pytest.mark.parametrize("victim", ["watcher", pytest.param("cell", marks=matrix)])
-def test_a_cell_that_is_killed_while_it_opens_is_opened_again(court: Court, victim: str) -> None:
-    with court.worker(pool="threads", env={SLOW_TO_BEGIN: "1"}) as worker:
+def test_a_cell_that_is_killed_while_it_opens_is_opened_again(
+    court: Court, victim: str, tmp_path: Path
+) -> None:
+    killed = tmp_path / "killed"
+    with court.worker(pool="threads", env={BEGINS_WITH: str(killed)}) as worker:
         suspect = court.suspect("trial.tells")
         court.await_that(court.watchers, "a watcher")
         (watcher,) = court.watchers()
         court.await_that(lambda: procfs.children_of(watcher), "a cell that is set up")
         (cell,) = procfs.children_of(watcher)
         os.kill(watcher if victim == "watcher" else cell, signal.SIGKILL)
+        killed.touch()
         told = suspect.get(timeout=PATIENCE)
         assert told["in_cell"] and told["pid"] != cell
         court.await_acquittal()
