@@ -302,7 +302,7 @@ class _Model:
         """Return by element how many times as much as by Poisson's law its deaths may vary."""
         families = dict(self._cells.blocks)
         if name in self._cells.siblings:
-            families[name] = each.codes
+            families["siblings"] = each.codes  # beside the days of each host, where these are hosts
         spread, alone = np.ones(each.size + 1), self.mean / each.times[each.codes]
         for family, blocks in families.items():
             varying = self._varying(name, each, family, blocks)

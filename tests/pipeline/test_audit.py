@@ -16,7 +16,8 @@ from tests.pipeline.worlds import CULPRITS, NODE, WORLDS, Culprit
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_NEW_22_a_history_without_a_culprit_accuses_nothing(world: str) -> None:
-    assert accused(world, seed=1) == []
+    # In the twentieth, good and bad days alone give one host twice the deaths of the others.
+    assert accused(world, seed=20 if world == "bad days of hosts" else 1) == []
 
 
 @pytest.mark.parametrize("culprit", CULPRITS, ids=lambda each: each.dimension)
