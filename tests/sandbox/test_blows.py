@@ -95,6 +95,7 @@ def test_a_cell_that_is_killed_while_it_opens_is_opened_again(
         court.await_that(lambda: procfs.children_of(watcher), "a cell that is set up")
         (cell,) = procfs.children_of(watcher)
         os.kill(watcher if victim == "watcher" else cell, signal.SIGKILL)
+        court.await_that(lambda: not procfs.is_alive(cell), "both are gone")
         killed.touch()
         told = suspect.get(timeout=PATIENCE)
         assert told["in_cell"] and told["pid"] != cell
