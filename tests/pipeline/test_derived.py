@@ -67,6 +67,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
     return pa.concat_tables([rows[:begin], pa.Table.from_pylist(again, rows.schema), rows[begin:]])
 
 
+@pytest.mark.matrix
 def test_tables_that_were_kept_up_to_date_are_what_the_whole_journal_gives(
     spark: Any, entries: pa.Table, tmp_path: Path
 ) -> None:

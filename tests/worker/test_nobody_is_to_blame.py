@@ -136,9 +136,17 @@ def _cut_broker_connections(crew: Crew, request: pytest.FixtureRequest) -> None:
     if crew.broker_url.startswith("redis"):
         server = request.getfixturevalue("redis_server")
         database = crew.broker_url.rpartition("/")[2]
-        for client in server.client().client_list():
-            if client["db"] == database and client["cmd"] in ("blmove", "eval", "brpop"):
-                server.client().client_kill_filter(_id=client["id"])
+
+        def cut() -> int:
+            """Those that wait for messages: a worker between two waits has none."""
+            waiting = [
+                client["id"]
+                for client in server.client().client_list()
+                if client["db"] == database and client["cmd"] in ("blmove", "eval", "brpop")
+            ]
+            return sum(server.client().client_kill_filter(_id=id) for id in waiting)
+
+        crew.await_that(cut, "a connection waits for messages")
     else:
         server = request.getfixturevalue("rabbit_server")
         server.ctl("close_all_connections", "--vhost", crew.broker_url.rpartition("/")[2], "test")
