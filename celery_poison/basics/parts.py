@@ -127,11 +127,7 @@ class Hold:
         return False
 
     def expect(self, tasks: Set[str]) -> None:
-        """Hear of which tasks :meth:`turn` will be asked in a moment; in the same thread.
-
-        Raises:
-            LedgerUnavailable: Redis is away.
-        """
+        """Prepare for :meth:`turn` of messages of these tasks, in the same thread; raise nothing."""
 
     def turn(self, asked: Asked) -> Turn:
         """Return what a message may do; in a thread that may wait for the ledger.

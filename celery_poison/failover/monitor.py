@@ -127,7 +127,7 @@ class Monitor:
         self._wake.set()
 
     def hurry(self) -> None:
-        """Look at once, and soon again: some worker's nursery has said that the worker has ended."""
+        """Look at once, and soon again: a nursery has said that its worker has ended."""
         self._pause = HURRY
         self._wake.set()
 
@@ -159,7 +159,7 @@ class Monitor:
         """Wait for the next round, and return whether there is one."""
         pause = ACTIVE_PAUSE if self.is_active else STANDBY_PAUSE
         if self._wake.wait(min(self._pause, pause)):
-            self._wake.clear()  # and not each time: `stop` may be called by a signal handler meanwhile
+            self._wake.clear()  # only where it is set: a signal handler that calls `stop` may need its lock
         else:
             self._pause = 2 * min(self._pause, pause)
         return not self._is_stopped

@@ -73,7 +73,7 @@ ACTIONS = {
         ),
         MessageAct(
             "fail",
-            "Give messages up: a caller without a failure gets one; chords and errbacks hear of it.",
+            "Give messages up: callers get a failure, unless they have one; chords and errbacks hear of it.",
             {"force": _FORCED_FAIL},
         ),
         MessageAct(

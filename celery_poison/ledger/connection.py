@@ -25,8 +25,8 @@ ANSWER_TIMEOUT = 5.0
 #: waited for a minute.
 _SENTINEL_OPTIONS = {"socket_connect_timeout": 0.5, "socket_timeout": 0.5, "retry": None}
 
-#: Newer ones of redis-py look for their own version in their package's files, for each connection, to tell it
-#: to the server: that is two thirds of what a connection costs a process.
+#: Newer redis-py reads its version from its package's files for each connection: two thirds of the cost of a
+#: connection.
 _NAMELESS: dict[str, Any] = {"driver_info": None} if hasattr(redis, "driver_info") else {}
 
 MINIMUM_VERSION = (6, 2)

@@ -7,7 +7,7 @@ worker's main process notices it when it settles the start, and counts it as ung
 
 The same connection is a sign of life: it is subscribed to a channel of its worker, on which nothing is ever
 published. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2). That of a
-monitor is subscribed to a second channel, on which nurseries say that a worker has ended.
+monitor is subscribed to a second channel, too: nurseries say there that a worker has ended.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Writer:
         on_connect: returns the commands that come first on every new connection: what a Redis may not
             know, or not know any more.
         news: a second channel; what is published there ends :meth:`wait`.
-        on_news: called then by the next write, whatever it is.
+        on_news: the next write calls it then, an empty one too.
 
     Attributes:
         follows_master: a Sentinel says where to connect.
@@ -153,7 +153,7 @@ class Writer:
             self._drop()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the connection breaks, at most ``seconds``; whether it still stands."""
+        """Wait until the connection breaks or brings news, at most ``seconds``; whether neither came."""
         connection = self._connection if self._pid == os.getpid() else None
         if connection is None:
             time.sleep(min(seconds, RETRY_PAUSE))
@@ -229,9 +229,12 @@ class Writer:
     def _subscribe(self, connection: Any) -> str:
         connection.send_command("INFO", "server")
         run_id = _RUN_ID.search(connection.read_response())
-        for channel in filter(None, (self._channel, self._news)):
-            connection.send_command("SUBSCRIBE", channel)
-            connection.read_response(push_request=True)
+        connection.send_command("SUBSCRIBE", self._channel)
+        connection.read_response(push_request=True)
+        if self._news:
+            with suppress(redis.ResponseError):  # no permission: the rounds find out, a little later
+                connection.send_command("SUBSCRIBE", self._news)
+                connection.read_response(push_request=True)
         return run_id[1].decode() if run_id else ""
 
     def _drop(self, pause: float = RETRY_PAUSE) -> None:

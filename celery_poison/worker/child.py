@@ -19,7 +19,7 @@ from celery.app.task import Task
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
-from celery_poison.basics.calling import first, within
+from celery_poison.basics.calling import within
 from celery_poison.basics.parts import Tie
 from celery_poison.causes import Evidence
 from celery_poison.decide import End, Failing
@@ -118,8 +118,11 @@ class Run:
         return within(hook(self, task) for hook in hooks)
 
     def follow(self, task: Task, rows: Iterable[T], key: Callable[[T], object] | None) -> Iterator[T]:
-        plugin = plugin_of(task.app)
-        return first(plugin.extensions.following, plugin.complain, self, rows, key) or iter(rows)
+        # What the rows themselves raise is the task's: they may be a query.
+        for hook in plugin_of(task.app).extensions.following:
+            if (followed := hook(self, rows, key)) is not None:
+                return followed
+        return iter(rows)
 
     def check_ownership(self) -> None:
         if not self.serving.lease.is_doubtful(self.ticket.token):
@@ -227,17 +230,19 @@ def run_guarded(
 
 
 def _trace(run: Run, task: str, trace: Callable[[], Any], finish: Callable[..., None]) -> Any:
-    """Run Celery's tracer, and send the end by ``finish``: not where the main process does that."""
+    """Run Celery's tracer, and send the end by ``finish``, except where the main process sends it."""
     serving = run.serving
     try:
         result = trace()
     except (WorkerShutdown, WorkerTerminate):
         raise
     except (MemoryError, SystemExit) as error:
-        died = _died_of(error)
+        origin = error.__context__ if isinstance(error, MemoryExhausted) else error
+        stack = crash_reports.note_raised(origin or error)
         if serving.observes or not serving.contained:
             raise
-        return _failed(died)
+        evidence = Evidence(rss_kb=high_water.peak_kb(), stack=stack)
+        return _failed(TaskDied(read_end(error)[1], repr(error), evidence))
     except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
         goes_back = not (run.is_in_body or serving.observes) and run.recorder.diverts(task, run.ticket)
         finish(ended := of_the_tracer(error, goes_back=goes_back))
@@ -248,13 +253,6 @@ def _trace(run: Run, task: str, trace: Callable[[], Any], finish: Callable[..., 
         raised, kept = _read_failure(result[1], run, task) if result[0] else (None, None)
         finish(raised, is_kept=kept is not None)
         return result
-
-
-def _died_of(error: MemoryError | SystemExit) -> TaskDied:
-    """Return the end of a task that would have ended its process; its crash report has its stack."""
-    origin = error.__context__ if isinstance(error, MemoryExhausted) else error
-    stack = crash_reports.note_raised(origin or error)
-    return TaskDied(read_end(error)[1], repr(error), Evidence(rss_kb=high_water.peak_kb(), stack=stack))
 
 
 def _mark_memory(run: Run) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from celery.worker.state import active_requests
 
 from celery_poison.basics.calling import gather
-from celery_poison.basics.forking import no_fork
+from celery_poison.basics.forking import no_fork, real_thread_starter
 from celery_poison.basics.parts import Hold, Service
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
@@ -195,7 +195,7 @@ class Heartbeat:
 
     Args:
         ledger: with a client of its own.
-        on_news: called when a nursery has said that some worker has ended.
+        on_news: called in its thread when a nursery has said that a worker has ended.
 
     Attributes:
         services: what it does beside, of extensions.
@@ -222,7 +222,9 @@ class Heartbeat:
     def __post_init__(self) -> None:
         keys, client = self.ledger.keys, self.ledger.client
         channel = keys.channel(self.site.me.worker)
-        self._writer = Writer(client, channel, news=keys.news, on_news=self.on_news)
+        # Where the monitor is a greenlet, no real thread may wake it.
+        news = keys.news if real_thread_starter() is None else ""
+        self._writer = Writer(client, channel, news=news, on_news=self.on_news)
         hooks = self.site.extensions.services
         self.services = gather(hooks, self.site.complain, self.site, self.exits)
 

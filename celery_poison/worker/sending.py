@@ -1,7 +1,7 @@
 """A guarded request on its way: it goes to the pool with a ticket, to a target that records its start.
 
-It is in one :class:`Stage` at a time. docs/states.md draws the ways between them, and a test holds the
-drawing against ``WAYS``.
+It is in one :class:`Stage` at a time. docs/life-of-a-message.md draws the ways between them, and a test holds
+that against ``WAYS``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def release_requests(app: Any, hostname: str) -> bool:
 
 
 class Stage(Enum):
-    """Where a request stands; the values are the words of docs/states.md."""
+    """Where a request stands; the values are the words of docs/life-of-a-message.md."""
 
     WAITING = "waiting"
     """It has not gone to the pool."""

@@ -230,7 +230,7 @@ class Worker:
             lease=self._lease,
             rejoin=self.rejoin,
             exits=self.exits,
-            on_news=self.loop.deferred(lambda: self.monitor.hurry()),
+            on_news=lambda: self.monitor.hurry(),
         )
         self.monitor = Monitor(
             app=self._app,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_poison import guarded
 from celery_poison.causes import Evidence
 from celery_poison.extensions.items.loops import Loop
 from celery_poison.extensions.items.marks import AT, ITEM, LOOP, SIZE, Mark, Page, Stands, find
 from celery_poison.quarantine.sentences import why
+from celery_poison.worker.child import Run
 from tests import PATIENCE, sampled
 from tests.extensions.loops import SHAPES, Walks, told_of, verdict
 
@@ -102,6 +105,29 @@ def test_NEW_20_a_key_is_short_and_printable_and_what_it_raises_hurts_no_task(tm
     for _row in Loop(page, "token", [object(), object()], lambda row: 1 / 0, complaints.append):
         assert key() == ""
     assert [type(each) for each in complaints] == [ZeroDivisionError]
+
+
+def test_NEW_20_rows_that_cannot_be_had_are_asked_for_once_and_their_error_is_the_tasks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    complaints: list[Any] = []
+
+    class Query:
+        asked = 0
+
+        def __iter__(self) -> Any:
+            self.asked += 1
+            raise SoftTimeLimitExceeded()
+
+    def follow(run: Any, rows: Any, key: Any) -> Any:
+        return Loop(Page(str(tmp_path)), "token", rows, key, complaints.append)
+
+    plugin = SimpleNamespace(extensions=SimpleNamespace(following=(follow,)), complain=complaints.append)
+    monkeypatch.setattr("celery_poison.worker.child.plugin_of", lambda app: plugin)
+    rows, task = Query(), Celery("elsewhere", broker="memory://").Task()
+    with pytest.raises(SoftTimeLimitExceeded):
+        Run.follow(object(), task, rows, None)  # type: ignore[arg-type]
+    assert (rows.asked, complaints) == (1, [])
 
 
 def test_NEW_20_outside_of_a_worker_it_iterates() -> None:

@@ -83,7 +83,7 @@ def test_NEW_17_a_page_says_that_the_caller_has_the_failure(
     kept = _one_kept(crew, "fleet.vows", told=True)
     open_page(crew, f"/poison/task/{kept.id}", "Its caller has the failure already.", "told.png")
     click(browser, ".poison-bar button[formaction$='/fail']")
-    await_text(browser, "a caller without a failure gets one", "dialog")
+    await_text(browser, "callers get a failure, unless they have one", "dialog")
     take(browser, pictures / "told-dialog.png")
 
 

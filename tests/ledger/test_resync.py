@@ -72,3 +72,35 @@ def test_TP1_8_a_start_that_is_taken_back_stays_what_it_was(ledger: Ledger, phas
     ledger.messages.reclaim("m", unheard)  # nobody has heard that it began
     ((_, found, _),) = Queries(ledger).running()
     assert found == on_record._replace(worker=WORKER + "r1")
+
+
+def test_EMS_8_a_start_that_was_taken_back_and_dies_then_counts_once(ledger: Ledger) -> None:
+    messages, (first, second) = ledger.messages, (_start("0c3d.1", "w2@host/0c3d"), _start("0a1b.1"))
+    for start in (first, second):  # the second lives: its worker was silent
+        messages.claim("m", b"", start)
+        messages.crash("m", start, cause="worker_lost", shared=False)
+    messages.reclaim("m", second)
+    assert _counted(ledger) == (1, 1, 0)
+    messages.crash("m", second, cause="signal:9", shared=False)
+    assert not _on_record(ledger)
+    assert _counted(ledger) == (2, 2, 0)
+    messages.crash("m", second, cause="signal:9", shared=False)
+    assert _counted(ledger) == (2, 2, 0), "the answer to the first was lost"
+
+
+def test_EMS_8_a_start_that_is_taken_back_takes_its_failure_along_and_no_death(
+    ledger: Ledger,
+) -> None:
+    messages, (first, second) = ledger.messages, (_start("0c3d.1", "w2@host/0c3d"), _start("0a1b.1"))
+    messages.claim("m", b"", first)
+    messages.crash("m", first, cause="signal:9", shared=False)
+    messages.claim("m", b"", second)
+    messages.rollback("m", second, cause="rejected")
+    assert _counted(ledger) == (1, 1, 1)
+    messages.reclaim("m", second)
+    assert _counted(ledger) == (1, 1, 0)
+
+
+def _counted(ledger: Ledger) -> tuple[int, int, int]:
+    history = Queries(ledger).history("id")
+    return history.crashes, history.strikes, history.failures

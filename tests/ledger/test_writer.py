@@ -143,3 +143,16 @@ def test_EMS_2_news_ends_a_wait_and_leaves_the_connection_as_it_is(redis_url: st
     assert heard == ["news"]
     assert writer.connects == 1
     assert writer.wait(0.0)
+
+
+def test_EMS_2_who_may_not_hear_the_news_is_subscribed_as_ever(redis_server: RedisServer) -> None:
+    admin = redis_server.client()
+    admin.acl_setuser("shop", enabled=True, nopass=True, keys=["*"], channels=["mine"], commands=["+@all"])
+    client = open_redis(redis_server.url().replace("redis://", "redis://shop:x@"))
+    writer = Writer(client, "mine", news="news")
+    assert writer.open()
+    assert writer.run_id
+    assert admin.pubsub_numsub("mine", "news") == [("mine", 1), ("news", 0)]
+    assert writer.wait(0.0), "the refusal was read"
+    writer.close()
+    admin.acl_deluser("shop")

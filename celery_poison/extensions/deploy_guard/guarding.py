@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Set
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -42,7 +43,7 @@ class Guarding(Hold):
         self._paused = Paused(site.ledger, site.complain, settings.code_version)
         #: Tasks about which nothing is asked any more.
         self._over: set[str] = set()
-        #: What was seen of those that will be asked about at once; until one of them begins.
+        #: First runs of the tasks of this batch, until one of them begins.
         self._seen: dict[str, Seen] = {}
         #: Tasks of the runs that have their turn here, by token; and what those died of.
         self._tasks: dict[str, str] = {}
@@ -56,14 +57,17 @@ class Guarding(Hold):
     # --- in the background thread --------------------------------------------------------------
 
     def expect(self, tasks: Set[str]) -> None:
-        self._seen = self._record.look_many(tasks - self._over)
+        self._seen = {}
+        with suppress(Exception):  # else `turn` looks itself, and fails for one message alone
+            self._seen = self._record.look_many(tasks - self._over)
 
     def turn(self, asked: Asked) -> Turn:
         task = asked.task
         if task.startswith(OURS) or asked.room is None:
             return self._as_ever(asked)
-        # Most that wait are alike: only what has changed since is looked at anew.
-        seen = self._seen.get(task) or self._record.look(task)
+        # One look serves all messages of a task, until one of them begins.
+        if (seen := self._seen.get(task)) is None:
+            seen = self._seen[task] = self._record.look(task)
         turn = turn_of(
             seen.runs,
             asked.token,

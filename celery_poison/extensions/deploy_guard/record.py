@@ -53,9 +53,10 @@ class Record:
         client, keys = self._ledger.client, self._ledger.keys
         with clear_errors("reading the first runs of a task"):
             pipe = client.pipeline(transaction=False)
-            pipe.mget([keys.first_runs(self.version, name) for name in names])
+            for name in names:
+                pipe.get(keys.first_runs(self.version, name))
             pipe.time()
-            raws, (seconds, micros) = pipe.execute()
+            *raws, (seconds, micros) = pipe.execute()
             found = [FirstRuns.decode(raw or b"") for raw in raws]
             mids = [runs.mid for runs in found if runs.token]
             starts: Any = dict(zip(mids, client.hmget(keys.running, mids), strict=True)) if mids else {}

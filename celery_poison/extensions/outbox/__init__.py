@@ -2,7 +2,7 @@
 
 ``storing`` stores a message that Celery's own publish hands over (``broker.capture``), ``packing`` in the
 form that ``lanes`` keeps in the ledger. In a worker, or in ``celery poison outbox run``, ``relay`` takes
-what is due, ``handover`` brings it to the broker, ``causes`` says what is done about each way to fail.
+what is due, ``handover`` brings it to the broker, ``send_failures`` says what is done about each way to fail.
 ``tied`` holds back what leaves with the success of a task.
 
 What is published in a transaction of the user's database (``sessions``, Django) waits there (``database``)

@@ -39,6 +39,7 @@ if tonumber(line.crashes or 0) == 0 and tonumber(line.failures or 0) == 0 then
   redis.call('DEL', KEYS[2])
 else
   redis.call('HSET', KEYS[2], 'charged', '', 'candidate', tonumber(line.strikes or 0) > 0 and '1' or '0')
-  redis.call('HDEL', KEYS[2], 'cut_off', 'cut_off_by')
+  -- It lives: what it dies of, or is put back for, from now on is news, and no repetition.
+  redis.call('HDEL', KEYS[2], 'cut_off', 'cut_off_by', 'last_token')
 end
 return {'OK'}

@@ -25,7 +25,8 @@ local now = now_ms()
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', 1)
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue, 'worker', e.worker,
-  'deliveries', e.deliveries, 'last_seen', now, 'last_token', e.token, 'payload_bytes', e.payload_bytes)
+  'deliveries', e.deliveries, 'last_seen', now, 'last_token', e.token, 'charged', 'failure',
+  'payload_bytes', e.payload_bytes)
 -- A monitor does not know when it was put back.
 local ran_ms = ARGV[5] == '' and e.at_ms > 0 and math.max(0, now - e.at_ms) or ''
 local line = {event = 'rolled_back', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
