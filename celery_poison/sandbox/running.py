@@ -68,6 +68,9 @@ class Trials:
         self.wake()
         if self._thread is not None:
             self._thread.join(3 * TICK)
+        # Whatever their thread is at: this process ends, and a watcher that is stopped does not see that.
+        for running in list(self._running):
+            running.abandon()
         if self._thread is None or not self._thread.is_alive():
             for each in (self._selector, self._woken, self._wakes):
                 each.close()
@@ -89,8 +92,6 @@ class Trials:
         while self._running and time.monotonic() < deadline:
             self._hear()
             self._running = [each for each in self._running if each.death is None]
-        for each in self._running:
-            each.abandon()
 
     def _step(self) -> None:
         self._hear()
