@@ -65,7 +65,7 @@ def test_NEW_16_a_release_of_what_must_not_run_twice_wants_its_tick(
     kept = _one_kept(crew, "fleet.mails", "dies")
     open_page(crew, f"/poison/task/{kept.id}", "its task says rerun=False: a release asks", "rerun.png")
     click(browser, ".poison-bar button[formaction$='/release']")
-    await_text(browser, "its task says rerun=False", "dialog")
+    await_text(browser, "Marked messages have begun once (rerun=False)", "dialog")
     take(browser, pictures / "rerun-dialog.png")
     tick = browser.find_element("css selector", "dialog input[name='yes_run_again']")
     assert not tick.is_selected()
