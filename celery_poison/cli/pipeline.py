@@ -309,8 +309,8 @@ def publish(options: dict[str, Any]) -> bool:
     celery -A proj poison pipeline publish --dismiss VERSION       drop it, for 30 days
     celery -A proj poison pipeline publish --rollback              undo all its rules
 
-    A fingerprint of which any message ever ended alive gets no rule. Nothing is proposed where ends alive may
-    be missing: healthy runs that are only counted, missing entries, old tables.
+    A fingerprint gets no rule if any of its messages ever ended alive. No rule is proposed where such
+    ends may be missing: healthy runs that are only counted, missing entries, old tables.
     """
     from celery_poison.cli.pipeline_publish import decide
 

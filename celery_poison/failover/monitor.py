@@ -70,6 +70,9 @@ class Monitor:
         event: called for what happens to the fleet: with the name of a signal, and its arguments.
     """
 
+    _is_stopped = False
+    _pause = STANDBY_PAUSE
+
     def __init__(
         self,
         app: Celery,
@@ -108,9 +111,8 @@ class Monitor:
         self._run_id: str | None = None
         self._next_sweep = 0.0
         self._fence: int | None = None
-        self._is_stopped = False
         #: Ends the pause between two rounds.
-        self._wake, self._pause = threading.Event(), STANDBY_PAUSE
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def _rounds_of(self) -> list[Round]:

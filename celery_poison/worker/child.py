@@ -132,7 +132,7 @@ class Run:
         except StaleDelivery as error:
             raise StaleCompletion(str(error)) from None
         except LedgerUnavailable:
-            return  # nobody can know
+            return  # Redis is away: unknown
 
     def failing(self, task: str, error: Exception) -> Failing:
         """Decide about what a task of this process raised, or wants to retry for."""
@@ -183,7 +183,7 @@ def _is_lost(serving: Serving, ticket: Ticket) -> bool:
     try:
         return serving.ledger.fleet.is_declared_dead(serving.recorder.worker_of(ticket.token))
     except LedgerUnavailable:
-        return False  # nobody can know
+        return False  # Redis is away: unknown
 
 
 def _begin(serving: Serving, ticket: Ticket, id: str, task: str) -> bytes:

@@ -1,7 +1,7 @@
 """A failing test of a message in quarantine (NEW-21): ``celery poison repro``, and a download in Flower.
 
-``writing`` makes the file, ``shrinking`` searches smaller arguments of which the task dies too. No hook: what
-a person asks for needs no part of the core.
+``writing`` makes the file, ``shrinking`` searches for smaller arguments that kill the task too. It fills
+no hook: a person asks for it.
 """
 
 from __future__ import annotations
