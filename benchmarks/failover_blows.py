@@ -66,14 +66,21 @@ class Torment:
         return self._told(life, struck, again, [name for name in running if name != victim], prefetched)
 
     def _begin(self, number: int) -> tuple[str, str]:
-        """Send a victim, and the burst behind it; return it and the life that has begun it."""
+        """Send a victim, and the burst behind it; return it and the life that runs it."""
         victim = f"v{number}"
+        while self._send(victim):  # this process has slept too long: there is nothing to strike
+            victim += "'"
+        return victim, self._runs(victim)[-1].life
+
+    def _send(self, victim: str) -> bool:
+        """Send both; return whether the victim has ended meanwhile."""
         self._fleet.send("victim", victim, self._args.victim_seconds)
         self._wait(lambda: self._runs(victim), "the victim starts")
         for place in range(BURST * self._args.workers):
-            self._fleet.send_healthy(self._dice, f"b{number}.{place}")
+            self._fleet.send_healthy(self._dice, f"b{victim}.{place}")
         time.sleep(self._dice.uniform(0.0, SOON))
-        return victim, self._runs(victim)[0].life
+        self._chronicle.update()
+        return self._chronicle.is_done(victim)
 
     def _runs(self, message: str) -> list[Run]:
         self._chronicle.update()
