@@ -104,13 +104,18 @@ class Chronicle:
 
     # -- what must not be
 
-    def unexplained(self) -> list[str]:
-        """Return messages that were started again although no run before was cut off."""
-        return [message for message, runs in self.of_message.items() if self._surplus(runs)]
+    def unexplained(self) -> dict[str, float | None]:
+        """Return messages that were started again although no run before was cut off.
 
-    def _surplus(self, runs: list[Run]) -> bool:
-        ordered = sorted(runs, key=lambda run: run.start)
-        return any(self.lives[before.life].cut(before) > after.start for before, after in pairwise(ordered))
+        With each the seconds by which its run had ended before its worker was killed; None: it was not killed.
+        """
+        found: dict[str, float | None] = {}
+        for message, runs in self.of_message.items():
+            for before, after in pairwise(sorted(runs, key=lambda run: run.start)):
+                life = self.lives[before.life]
+                if life.cut(before) > after.start:
+                    found[message] = life.killed - (before.end or 0.0) if life.killed < after.start else None
+        return found
 
     def twice_at_once(self) -> dict[str, float]:
         """Return messages that ran twice at one time, with the seconds in which they did."""

@@ -133,9 +133,12 @@ def show(found: dict[str, Any], args: argparse.Namespace) -> None:
         f" twice at one time {len(found['twice_at_once'])}"
         f" (longest {max(found['twice_at_once'].values(), default=0.0):.3f} s)"
     )
-    for name in ("lost", "convicted", "unexplained_runs"):
+    for name in ("lost", "convicted"):
         if found[name]:
             print(f"    {name}: {', '.join(found[name][:10])}")
+    for message, seconds in found["unexplained_runs"].items():
+        when = "its worker lived on" if seconds is None else f"its worker was killed {seconds:.3f} s later"
+        print(f"    {message} had ended; {when}")
 
 
 def _line(text: str, one: dict[str, float] | None) -> None:
