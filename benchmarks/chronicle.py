@@ -107,7 +107,7 @@ class Chronicle:
     def unexplained(self) -> dict[str, float | None]:
         """Return messages that were started again although no run before was cut off.
 
-        With each the seconds by which its run had ended before its worker was killed; None: it was not killed.
+        With each the seconds by which its run had ended before its worker was killed; None: it was not.
         """
         found: dict[str, float | None] = {}
         for message, runs in self.of_message.items():
