@@ -9,8 +9,7 @@ or fails it. ``decide`` judges, ``ledger`` remembers. ``extensions`` hang on all
 from typing import TYPE_CHECKING, Any
 
 from celery_poison.errors import GivenUp
-from celery_poison.guard import guarded
-from celery_poison.plugin import install
+from celery_poison.guard import guarded, install
 from celery_poison.policy import Policy
 from celery_poison.states import State
 from celery_poison.task import PoisonTask

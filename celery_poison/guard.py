@@ -1,4 +1,6 @@
-"""The decorator: marks functions and tasks, and turns marked tasks into guarded ones when they are bound.
+"""The decorator, and the plugin's installation: both turn tasks of an app into guarded ones.
+
+``guarded`` marks functions and tasks; marked tasks are guarded when they are bound.
 
 A lazy task or a shared-task proxy is never evaluated here: that would bind it to the wrong app. A mark
 is left on the function instead, and read when an app makes a task of it.
@@ -13,13 +15,19 @@ from typing import Any, Literal, TypeVar, overload
 from celery import Celery, _state
 from celery.app.task import Task
 from celery.local import PromiseProxy, Proxy
+from celery.utils.log import get_logger
 
+from celery_poison.acks import own_acks_of, refuse_early_ack
 from celery_poison.errors import ConfigurationError
+from celery_poison.plugin import Plugin, installed_on, plugin_of
 from celery_poison.policy import check_options
 from celery_poison.rules.destinations import Destination
-from celery_poison.task import PoisonTask, refuse_early_ack
+from celery_poison.settings import Settings
+from celery_poison.task import PoisonTask
 
 T = TypeVar("T", bound=Callable[..., Any])
+
+logger = get_logger("celery_poison")
 
 _MARK = "__poison__"
 #: Celery's own, and no policy: beside the others since a hang leaves no trace without it.
@@ -134,8 +142,8 @@ def _name_of(proxy: Any) -> str:
 
 
 def _mark_task(task: Any, options: Mapping[str, Any]) -> None:
-    guard_task(task, options)
-    PoisonTask._install(task.app)
+    _guard_task(task, options)
+    install(task.app)
 
 
 def _mark_shared(proxy: Any, options: Mapping[str, Any]) -> None:
@@ -149,7 +157,7 @@ def _mark_shared(proxy: Any, options: Mapping[str, Any]) -> None:
             _adopt_if_marked(app, app.tasks[name])
 
 
-def guard_task(task: Any, options: Mapping[str, Any], *, keep_acks: bool = False) -> None:
+def _guard_task(task: Any, options: Mapping[str, Any], *, keep_acks: bool = False) -> None:
     """Turn a bound task into a guarded one, in place.
 
     Args:
@@ -157,7 +165,7 @@ def guard_task(task: Any, options: Mapping[str, Any], *, keep_acks: bool = False
         keep_acks: leave its acknowledgement mode alone (``poison_guard_all``).
     """
     kind = type(task)
-    own_acks = _own_acks(task)
+    own_acks = own_acks_of(task)
     if not isinstance(task, PoisonTask):
         own = {"acks_late": task.acks_late, "reject_on_worker_lost": task.reject_on_worker_lost}
         members = {**own, "__module__": kind.__module__, "__doc__": kind.__doc__, "abstract": True}
@@ -170,51 +178,49 @@ def guard_task(task: Any, options: Mapping[str, Any], *, keep_acks: bool = False
         type(task).acks_late = type(task).reject_on_worker_lost = True
 
 
-def acknowledge_late(task: Any) -> None:
-    """Let a task acknowledge late, also with ``poison_guard_all``: nothing of it runs twice (NEW-16)."""
-    if not task.acks_late:
-        type(task).acks_late = type(task).reject_on_worker_lost = True
-
-
-def _own_acks(task: Any) -> tuple[bool | None, bool | None]:
-    kind = type(task)
-    if not isinstance(task, PoisonTask):
-        return task.acks_late, task.reject_on_worker_lost
-    if "own_acks" in vars(kind):
-        found: tuple[bool | None, bool | None] = kind.own_acks
-        return found
-    return vars(kind).get("acks_late"), vars(kind).get("reject_on_worker_lost")
-
-
-def give_back_acks(app: Celery) -> None:
-    """Let every guarded task acknowledge as it would without us (``poison_observe_only``)."""
-    for task in app.tasks.values():
-        if isinstance(task, PoisonTask) and not task.keeps_acks:
-            kind: Any = type(task)
-            kind.acks_late, kind.reject_on_worker_lost = own_acks(app, task)
-
-
-def own_acks(app: Celery, task: Any) -> tuple[bool, bool]:
-    """Return how a task acknowledges without us: ``acks_late`` and ``reject_on_worker_lost``."""
-    late, reject = _own_acks(task)
-    return (
-        app.conf.task_acks_late if late is None else late,
-        app.conf.task_reject_on_worker_lost if reject is None else reject,
-    )
-
-
-def acknowledging(task: Any, *, late: bool, reject_on_worker_lost: bool) -> Any:
-    """Return a copy of a task that acknowledges in this way; ``copy.copy`` returns the registered one."""
-    found = object.__new__(type(task))
-    vars(found).update(vars(task))
-    found.acks_late, found.reject_on_worker_lost = late, reject_on_worker_lost
-    return found
-
-
 def marked(task: Any) -> Mapping[str, Any] | None:
     """Return the options with which the function of ``task`` was marked, or None."""
     options: Mapping[str, Any] | None = getattr(getattr(task, "run", None), _MARK, None)
     return options
+
+
+# --- apps that the plugin is on ---------------------------------------------------------------------
+
+
+def install(app: Celery, **settings: Any) -> Plugin:
+    """Install celery_poison on ``app``; ``guarded`` does this by itself. Safe to call again.
+
+    Args:
+        app: the Celery app.
+        **settings: any ``poison_*`` setting; wins over the app's configuration, for example
+            ``install(app, poison_guard_all=True)``.
+
+    Raises:
+        ConfigurationError: a setting is unknown or impossible.
+    """
+    if settings:
+        Settings.from_conf(settings)
+    plugin = plugin_of(app)
+    watch(app)
+    if settings:
+        plugin.override(settings)
+    if app.finalized:
+        _guard_all(app)
+    return plugin
+
+
+def _guard_all(app: Celery) -> None:
+    """Guard all tasks of an app that asks for it."""
+    plugin = installed_on(app)
+    if plugin is None or not plugin.wants_everything:
+        return
+    for name, task in list(app._tasks.items()):
+        if isinstance(task, PoisonTask) or name.startswith("celery."):
+            continue
+        if type(task).Strategy == Task.Strategy:
+            _guard_task(task, marked(task) or {}, keep_acks=True)
+        else:
+            logger.warning("celery_poison: task %s has a Strategy of its own, and is not guarded", name)
 
 
 # --- apps that make tasks of marked functions ------------------------------------------------------
@@ -247,13 +253,14 @@ def _scan(sender: Celery, **_: Any) -> None:
             task._belongs_to(sender)
         else:
             _adopt_if_marked(sender, task)
+    _guard_all(sender)
 
 
 def _adopt_if_marked(app: Celery, task: Any) -> None:
     options = marked(task)
     if options is not None and not isinstance(task, PoisonTask):
-        guard_task(task, options)
-        PoisonTask._install(app)
+        _guard_task(task, options)
+        install(app)
 
 
 def _watch_if_needed(app: Celery) -> None:

@@ -11,23 +11,23 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
-from celery import Celery, Task
+from celery import Celery
 from celery.signals import before_task_publish
 from celery.utils.log import get_logger
 
 from celery_poison import headers as names
+from celery_poison.acks import GuardedTask, acknowledge_late
+from celery_poison.attempt import FIRST, attempts, carried
 from celery_poison.basics.calling import first, tell
 from celery_poison.broker.capture import Sink, capture
 from celery_poison.errors import ConfigurationError, NoLedger
 from celery_poison.extension import Extensions
-from celery_poison.guard import acknowledge_late, guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import bound, open_redis
 from celery_poison.ledger.tls import with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
 from celery_poison.rules.values import REDIS_SCHEMES
 from celery_poison.settings import PREFIX, Settings
-from celery_poison.task import FIRST, PoisonTask, attempts, carried
 
 logger = get_logger("celery_poison")
 
@@ -44,7 +44,7 @@ _plugins: WeakSet[Plugin] = WeakSet()
 
 
 class Plugin:
-    """celery_poison on one app. Use :func:`install` or :func:`plugin_of` to get at it."""
+    """celery_poison on one app. Use :func:`plugin_of` to get at it."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
@@ -187,15 +187,15 @@ class Plugin:
     def guarded(self) -> int:
         """How many of the app's own tasks are guarded."""
         tasks = list(self.app.tasks.items())
-        return sum(isinstance(task, PoisonTask) and not name.startswith(OURS) for name, task in tasks)
+        return sum(isinstance(task, GuardedTask) and not name.startswith(OURS) for name, task in tasks)
 
     def guards(self, task_name: str) -> bool:
-        return isinstance(self.app._tasks.get(task_name), PoisonTask)
+        return isinstance(self.app._tasks.get(task_name), GuardedTask)
 
     def may_guard(self, task_name: str) -> bool:
         """Whether a worker may guard this task: it is guarded here, or unknown here."""
         task = self.app._tasks.get(task_name)
-        return task is None or isinstance(task, PoisonTask)
+        return task is None or isinstance(task, GuardedTask)
 
     @property
     def observed(self) -> list[str]:
@@ -207,7 +207,7 @@ class Plugin:
     def unguarded(self) -> list[str]:
         """Names of the tasks that are not guarded, Celery's own left out."""
         tasks = list(self.app.tasks.items())
-        ours = (name for name, task in tasks if not isinstance(task, PoisonTask))
+        ours = (name for name, task in tasks if not isinstance(task, GuardedTask))
         return sorted(name for name in ours if not name.startswith("celery."))
 
 
@@ -225,7 +225,7 @@ class Policies(dict[str, tuple[Policy, bool]]):
     def __missing__(self, name: str) -> tuple[Policy, bool]:
         plugin = self._plugin
         task = plugin.app._tasks.get(name)
-        if not isinstance(task, PoisonTask):
+        if not isinstance(task, GuardedTask):
             raise KeyError(name)
         policy = policy_of(task, name, plugin.settings, plugin.policy_overrides)
         if not policy.rerun and not plugin.settings.observe_only:
@@ -250,57 +250,23 @@ def _poison_settings(conf: Any) -> dict[str, Any]:
     return settings
 
 
-def install(app: Celery, **settings: Any) -> Plugin:
-    """Install celery_poison on ``app``; ``guarded`` does this by itself. Safe to call again.
-
-    Args:
-        app: the Celery app.
-        **settings: any ``poison_*`` setting; wins over the app's configuration, for example
-            ``install(app, poison_guard_all=True)``.
-
-    Raises:
-        ConfigurationError: a setting is unknown or impossible.
-    """
-    if settings:
-        Settings.from_conf(settings)
-    plugin = _found(app)
+def plugin_of(app: Celery) -> Plugin:
+    """Return the plugin of ``app``, put there if need be. ``guard.install`` guards tasks beside."""
+    plugin = installed_on(app)
     if plugin is None:
         plugin = app._poison = Plugin(app)
         _plugins.add(plugin)
-        watch(app)
         app.steps["worker"].add("celery_poison.worker.bootsteps:LifeStep")
         app.steps["consumer"].add("celery_poison.worker.bootsteps:GuardStep")
-        app.on_after_finalize.connect(_finalized, weak=False)
         capture(app, plugin.taker, plugin.admit)
         tell(plugin.extensions.installed, plugin.complain)
-    if settings:
-        plugin.override(settings)
-    if app.finalized:
-        _finalized(app)
     return plugin
 
 
-def plugin_of(app: Celery) -> Plugin:
-    """Return the plugin of ``app``, installing it if need be."""
-    return _found(app) or install(app)
-
-
-def _found(app: Celery) -> Plugin | None:
+def installed_on(app: Celery) -> Plugin | None:
+    """Return the plugin of ``app``; None where it has none."""
     plugin: Plugin | None = vars(app).get("_poison")
     return plugin
-
-
-def _finalized(sender: Celery, **_: Any) -> None:
-    plugin = _found(sender)
-    if plugin is None or not plugin.wants_everything:
-        return
-    for name, task in list(sender._tasks.items()):
-        if isinstance(task, PoisonTask) or name.startswith("celery."):
-            continue
-        if type(task).Strategy == Task.Strategy:
-            guard_task(task, marked(task) or {}, keep_acks=True)
-        else:
-            logger.warning("celery_poison: task %s has a Strategy of its own, and is not guarded", name)
 
 
 def _stamp(
@@ -361,5 +327,4 @@ def marking(id: str) -> Iterator[None]:
         _marked_ids.discard(id)
 
 
-PoisonTask._install = staticmethod(install)
 before_task_publish.connect(_stamp, weak=False)

@@ -1,19 +1,20 @@
-"""Guarded tasks: the base class, and what ``self.request.poison`` shows."""
+"""Guarded tasks: the base class, and how one finds its run."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from celery import Celery
 from celery.app.task import Context, Task
 
+from celery_poison.acks import GuardedTask, refuse_early_ack
+from celery_poison.attempt import FIRST, attempts, carried
 from celery_poison.broker.capture import sent_at_once
-from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.errors import ConfigurationError
 from celery_poison.headers import mid_of
+from celery_poison.plugin import plugin_of
 from celery_poison.upstream.requests import (
     DiscardRequested,
     QuarantineRequested,
@@ -21,54 +22,6 @@ from celery_poison.upstream.requests import (
 )
 
 T = TypeVar("T")
-
-
-class Attempt(NamedTuple):
-    """The history of the message that is running, as ``self.request.poison`` (WAS-2, EMS-7).
-
-    Attributes:
-        deliveries: starts of this task id, this one included.
-        crashes: deaths it was running in; never reset.
-        failures: times it was put back.
-        redelivered: this message was delivered before, whether it was started or not: by the broker, or as
-            what was parked, or released from quarantine.
-        candidate: it is flagged as a blacklist candidate.
-        on_trial: it runs alone, so that its death would convict it.
-        last_cause: what its last run died of (``signal:9``, ``oom``, ...), or ``failure`` where that raised
-            and ``keep_failures`` is set; empty where there was none.
-        found: what is known about that, as :class:`~celery_poison.causes.Evidence` is encoded.
-    """
-
-    deliveries: int = 1
-    crashes: int = 0
-    failures: int = 0
-    redelivered: bool = False
-    candidate: bool = False
-    on_trial: bool = False
-    last_cause: str = ""
-    found: str = ""
-
-    @property
-    def evidence(self) -> Evidence:
-        """What is known about the end of its last run; every field is empty where it is not known."""
-        return Evidence.decode(self.found) if self.found else NO_EVIDENCE
-
-    @property
-    def memory_kb(self) -> int | None:
-        """The most memory that its last run's process had when that died, in KiB; None: not known."""
-        return self.evidence.rss_kb
-
-    @property
-    def has_history(self) -> bool:
-        """Whether the ledger keeps a record of this task id."""
-        return self.deliveries > 1 or self.candidate
-
-
-FIRST = Attempt()
-
-#: Attempts running in this process, by task id. Kept out of the request, whose unknown entries Celery
-#: would copy into the headers of retries.
-attempts: dict[str, Attempt] = {}
 
 
 class RunHere(Protocol):
@@ -117,18 +70,6 @@ def run_of(task: Task) -> RunHere | None:
     return None if run is None or run.observes else run
 
 
-#: What the retries that are being sent in this process carry in their header ``poison_failures``, by task id.
-carried: dict[str, str] = {}
-
-
-def refuse_early_ack(options: Mapping[str, Any], name: str) -> None:
-    if options.get("acks_late") is False:
-        raise ConfigurationError(
-            f"{name}: a guarded task acknowledges late, so acks_late=False contradicts it: take that or the"
-            " guard away (poison_guard_all observes tasks that acknowledge early)"
-        )
-
-
 @contextmanager
 def retrying(task: Task, exc: Any = None) -> Iterator[None]:
     """Retry in here: ``convict_at_once`` is raised instead, and the retry carries earlier failures."""
@@ -168,7 +109,7 @@ class Followed(NamedTuple):
         return iter(rows) if run is None else run.follow(self.task, rows, key)
 
 
-class PoisonTask(Task):
+class PoisonTask(GuardedTask):
     """Base class of guarded tasks: ``@app.task(base=PoisonTask, max_crashes=2)``.
 
     A task of this class acknowledges late and is put back when its worker is lost. Options, and their
@@ -180,14 +121,6 @@ class PoisonTask(Task):
     reject_on_worker_lost = True
     Request = "celery_poison.worker.request:GuardedRequest"
 
-    #: What holds for the task without us: (acks_late, reject_on_worker_lost); None where it says nothing.
-    own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
-    #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
-    keeps_acks: ClassVar[bool] = False
-    #: Installs the plugin on an app. Set by the plugin, since each needs the other: a task that is bound
-    #: installs it, and for ``poison_guard_all`` it makes tasks of this class.
-    _install: ClassVar[Callable[[Celery], object]]
-
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
@@ -197,7 +130,7 @@ class PoisonTask(Task):
     def _belongs_to(cls, app: Celery) -> None:
         if not cls.keeps_acks:
             refuse_early_ack({"acks_late": cls.acks_late}, f"task {cls.name!r}")
-        cls._install(app)
+        plugin_of(app)
 
     def retry(
         self, args: Any = None, kwargs: Any = None, exc: Any = None, throw: bool = True, **options: Any

@@ -8,9 +8,9 @@ from celery import Celery
 
 from celery_poison.basics.text import nearest
 from celery_poison.errors import IllegalTransition, MessageNotFound
+from celery_poison.guard import install
 from celery_poison.ledger.fleet_model import consumed_queues
 from celery_poison.ledger.queries import Queries
-from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import check_owner
 from celery_poison.rules.destinations import where_sent
 from celery_poison.settings import Settings
@@ -29,7 +29,7 @@ class Store:
 
     def __init__(self, app: Celery) -> None:
         self.app = app
-        self.plugin = plugin_of(app)
+        self.plugin = install(app)
         self.ledger = self.plugin.open_ledger()
         self.queries = Queries(self.ledger)
 

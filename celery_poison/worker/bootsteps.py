@@ -18,6 +18,7 @@ from celery.worker import state
 from celery_poison.basics.calling import tell
 from celery_poison.basics.forking import real_thread_starter
 from celery_poison.errors import ConfigurationError, PoisonError
+from celery_poison.guard import install
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.nursery import Nursery, unshareable
 from celery_poison.sandbox.trial import PoolFacts
@@ -44,6 +45,7 @@ class LifeStep(bootsteps.StartStopStep):
         pool, worker.poison = _facts_of(worker), None
         nursery: Nursery | str = ""
         try:
+            install(worker.app)  # the plugin may be there by `plugin_of` alone
             _check_hooks()
             _check_start_method(worker, pool)
             surround(worker.app)

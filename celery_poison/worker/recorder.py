@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from celery_poison.attempt import FIRST, Attempt
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import SENT, known_as
 from celery_poison.ledger import Ledger
@@ -21,7 +22,6 @@ from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import Arguments, arguments_of, hash_of, original_of
 from celery_poison.reports import ReportedMessage
 from celery_poison.settings import Settings
-from celery_poison.task import FIRST, Attempt
 from celery_poison.upstream.requests import BodyNotReached
 from celery_poison.worker.durable import Durable
 from celery_poison.worker.high_water import high_water

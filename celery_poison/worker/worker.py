@@ -11,6 +11,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_poison.acks import give_back_acks
 from celery_poison.basics.calling import gather, tell
 from celery_poison.basics.forking import keep_from_forks
 from celery_poison.broker.book import Books
@@ -18,7 +19,6 @@ from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.failover.monitor import Monitor
-from celery_poison.guard import give_back_acks
 from celery_poison.ledger.connection import ask_once
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from celery_poison.attempt import Attempt
 from celery_poison.decide import End
 from celery_poison.ledger import Keys
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.model import Ended
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
-from celery_poison.task import Attempt
 from celery_poison.worker.recorder import Given, Recorder, Ticket
 from tests.docs.pages import PACKAGE, edges, rows, section, text, words
 

@@ -16,9 +16,9 @@ from celery_poison.basics.calling import gather
 from celery_poison.basics.parts import Round
 from celery_poison.errors import ConfigurationError
 from celery_poison.extension import Extension, Extensions
+from celery_poison.guard import install
 from celery_poison.ledger import Ledger
 from celery_poison.outbox import publishing_in
-from celery_poison.plugin import install
 from celery_poison.worker import child
 from tests.docs.pages import PACKAGE, ROOT, rows, section, text, words
 

@@ -11,9 +11,9 @@ import pytest
 from celery import Celery, shared_task
 from celery.local import PromiseProxy
 
-from celery_poison import PoisonTask, guarded, install
+from celery_poison import PoisonTask, Quarantine, guarded, install
+from celery_poison.acks import give_back_acks
 from celery_poison.errors import ConfigurationError
-from celery_poison.guard import give_back_acks
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.upstream.requests import acks_end
@@ -176,6 +176,17 @@ def test_guard_all_guards_every_task_and_leaves_its_acknowledgement_alone(app: C
     assert plugin_of(app).policies[late.name][1] is True
     assert not early.acks_late and not early.reject_on_worker_lost
     assert not any(name.startswith("celery.") for name in plugin_of(app).policies)
+
+
+def test_an_app_that_only_its_quarantine_knows_is_guarded_as_its_configuration_says(app: Celery) -> None:
+    @app.task(shared=False)
+    def early() -> None: ...
+
+    app.finalize()
+    app.conf.poison_guard_all = True
+    assert not plugin_of(app).guards(early.name)
+    Quarantine(app)
+    assert plugin_of(app).guards(early.name)
 
 
 def test_a_fingerprint_function_given_as_a_task_attribute_stays_a_plain_function(app: Celery) -> None:
