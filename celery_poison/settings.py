@@ -83,10 +83,7 @@ class Settings:
         "failures",
     )
     max_payload_bytes: int | None = _whole(
-        None,
-        1,
-        "Largest body that is accepted, as received. None: no limit.",
-        "bytes",
+        None, 1, "Largest body that is accepted, as received. None: no limit.", "bytes"
     )
     fingerprint: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
         None,
@@ -105,9 +102,7 @@ class Settings:
         " caller gets the failure as ever."
     )
     ignore: Collection[type[Exception] | str] = _setting(
-        (),
-        values.exceptions,
-        "Exceptions that keep_failures leaves alone, by class or dotted name.",
+        (), values.exceptions, "Exceptions that keep_failures leaves alone, by class or dotted name."
     )
     convict_at_once: Collection[type[Exception] | str] = _setting(
         (),
@@ -210,15 +205,10 @@ class Settings:
         60.0, 0.1, "How long it does not consume that queue. Then one message is tried."
     )
     suspend_share: float = _setting(
-        0.5,
-        values.number(0),
-        "Share of a queue's workers that may be suspended at a time; one always may.",
+        0.5, values.number(0), "Share of a queue's workers that may be suspended at a time; one always may."
     )
     max_messages: int | None = _whole(
-        None,
-        1,
-        "Messages that may wait in a queue, and in the quarantine. None: no limit.",
-        "messages",
+        None, 1, "Messages that may wait in a queue, and in the quarantine. None: no limit.", "messages"
     )
     max_messages_behavior: Literal["reject_new", "discard_old"] = _setting(
         "reject_new",
@@ -271,9 +261,7 @@ class Settings:
         " the trial queue; 'off', not at all: two deaths convict.",
     )
     trial_queue: str = _setting(
-        "celery.trial",
-        values.name,
-        "With poison_trial='queue': the queue in which suspects wait.",
+        "celery.trial", values.name, "With poison_trial='queue': the queue in which suspects wait."
     )
     trial_memory_limit: int | None = _whole(
         None,
@@ -323,15 +311,10 @@ class Settings:
         " of URLs, commands, 'module:function' and 'event'.",
     )
     notify_per_minute: int = _whole(
-        10,
-        1,
-        "At most so many for each receiver; more are summed up in one.",
-        "notifications per minute",
+        10, 1, "At most so many for each receiver; more are summed up in one.", "notifications per minute"
     )
     code_version: str = _setting(
-        "",
-        values.release,
-        "Version of your own code; journalled, so that deploys can be compared.",
+        "", values.release, "Version of your own code; journalled, so that deploys can be compared."
     )
     release: str = _setting("", values.release, "The same; its older name.")
     deploy_guard: bool = _flag(

@@ -123,7 +123,10 @@ class Hold:
         return False
 
     def asks(self, task: str) -> bool:
-        """Whether each message of a task is asked about before it begins (:meth:`turn`)."""
+        """Whether each message of a task is asked about before it begins (:meth:`turn`).
+
+        Of several holds that ask about a task, the first has the say: a turn may take what another lacks.
+        """
         return False
 
     def expect(self, tasks: Set[str]) -> None:
