@@ -20,15 +20,16 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
+from billiard import process
 from celery import Celery, platforms
 from celery.app.utils import find_app
 
 from celery_poison.basics import procfs
 from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.basics.text import apps_given
-from celery_poison.ledger import Ledger
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.cell import be_cell, have_own_hub
 from celery_poison.sandbox.trial import Home, Order
@@ -198,9 +199,10 @@ def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (*_NOT_FOR_US, signal.SIGCHLD)}
     with suppress(Exception):  # the cells do without
         importlib.import_module("celery.concurrency.prefork")  # not in other pools' workers: hooks.py
-    # Celery's own has a declaration in C parsed each time, where cffi is installed.
-    platforms.set_pdeathsig = lambda _: end_with_parent(os.getppid())
-    ledger = None if is_fresh else _ledger_of(app)
+    _make_cells_cheap()
+    ledger = None
+    with suppress(Exception):  # a cell makes its own then
+        ledger = None if is_fresh else plugin_of(app).open_ledger()
     gc.freeze()
 
     def be(order: Order, said: int, box: int, lease: int) -> int:
@@ -246,10 +248,15 @@ def _say_that_it_ended(app: Celery, worker: str) -> None:
         plugin_of(app).open_ledger().fleet.ended(worker)
 
 
-def _ledger_of(app: Celery) -> Ledger | None:
-    with suppress(Exception):
-        return plugin_of(app).open_ledger()
-    return None
+def _make_cells_cheap() -> None:
+    """Leave out what each cell would do at its beginning in vain."""
+    # Celery's own has a declaration in C parsed each time, where cffi is installed.
+    platforms.set_pdeathsig = lambda _: end_with_parent(os.getppid())
+    # billiard renews the locks of all handlers, which Python has done: to find them it touches every logger,
+    # and so copies 0.7 MB. It is shown a process that has none.
+    none = SimpleNamespace(Logger=SimpleNamespace(manager=SimpleNamespace(loggerDict={})))
+    none.getLogger = lambda _: SimpleNamespace(handlers=())
+    process.logging = none
 
 
 def _be_watcher(order: Order, end_of_worker: int, fds: list[int], be: Any) -> NoReturn:
