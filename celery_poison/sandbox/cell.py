@@ -19,7 +19,6 @@ from typing import Any
 
 from billiard import common
 from billiard.context import ForkProcess
-from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
 
 from celery_poison import causes
@@ -113,9 +112,7 @@ def _try(target: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, 
         signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
         try:
             return True, target(*arguments)
-        except Exception as error:
-            return False, info_of(error)
         finally:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    except SoftTimeLimitExceeded as error:  # it came when the task had just ended
+    except Exception as error:  # also the soft limit, when the task had just ended
         return False, info_of(error)

@@ -219,7 +219,6 @@ class Cells:
         if not self._is_here(trial):
             self._take_credit(trial)
         elif not self.are_usable:
-            self._take_credit(trial)
             self.refused(trial)
         elif trial.is_handed:
             self._fork(trial)
@@ -266,14 +265,13 @@ class Cells:
             self._waiting.appendleft(trial)
             self._trials.wake()  # it is to look again
         else:
-            self._complain("a forked process ends before it begins a task")
-            self._take_credit(trial)
-            self.refused(trial)
+            self.refused(trial, "a forked process ends before it begins a task")
         self.look()
 
     def _leave(self, trial: Trial) -> None:
-        self._running.discard(trial)
-        self._free_slots = sorted([*self._free_slots, trial.order.slot])
+        if trial in self._running:
+            self._running.remove(trial)
+            self._free_slots = sorted([*self._free_slots, trial.order.slot])
         if trial.taken:
             task = trial.request.type
             self._took[task] = max(trial.taken, self._took.get(task, 0) * 9 // 10)
@@ -282,8 +280,8 @@ class Cells:
         """Give back a trial that no cell could be had for."""
         if why:
             self._complain(why)
-            self._leave(trial)
-            self._take_credit(trial)
+        self._leave(trial)
+        self._take_credit(trial)
         trial.request.is_refused_by_cells = True
         self._give_back(trial.request)
 

@@ -172,9 +172,7 @@ class Running:
         if trial.begun and not self._has_result:
             self._limit(trial, now)
         if now > self._kill_at:
-            if (
-                not self.pid and not self._nursery.has_ended()
-            ):  # so the sockets of all that it owes are closed
+            if not self.pid and not self._nursery.has_ended():  # all sockets that it has are closed then
                 logger.error("celery_poison: a nursery has forked no cell in %d s: it is killed", SETTING_UP)
                 self._nursery.end()
             self.kill()

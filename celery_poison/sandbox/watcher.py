@@ -117,27 +117,25 @@ def _tell(control: Any, **facts: object) -> None:
 
 
 def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory, niceness: int) -> str:
-    """Carry out what the worker orders; return why the cell was stopped.
+    """Carry out what the worker orders; return why the cell was killed.
 
     ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
     """
-    why, watched = "", [control, worker, os.pidfd_open(pid)]
+    cell = os.pidfd_open(pid)
     wait = unpatched("select", "select")  # a patched one would run the worker's greenlets here
     while True:
-        ready, _, _ = wait(watched, [], [], memory.pause)
-        orders = _next_orders(control) if control in ready else None
-        gone = [each for each in watched if each in ready and (each == worker or orders == b"")]
-        watched = [each for each in watched if each not in gone]
+        ready, _, _ = wait([control, worker, cell], [], [], memory.pause)
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return why
-        stops = "ordered" if gone or b"k" in (orders or b"") else ""
-        if b"b" in (orders or b""):
+            return ""
+        orders = _next_orders(control) if control in ready else b""
+        is_ordered = b"k" in orders or worker in ready or (control in ready and not orders)
+        if b"b" in orders:
             memory.begin()
-        if b"s" in (orders or b""):
+        if b"s" in orders:
             os.kill(pid, signal.SIGUSR1)  # it is not waited for yet: nobody else can have its number
-        if stops or memory.look() is Step.STOP:
-            why = why or stops or "oom"
+        if is_ordered or memory.look() is Step.STOP:
             os.kill(pid, signal.SIGKILL)
+            return "ordered" if is_ordered else "oom"
         if niceness and procfs.waited(pid) > PATIENCE:
             niceness = 0
             _give_way(pid, niceness)
