@@ -105,7 +105,7 @@ def identify(headers: Mapping[str, Any], tag: Any, body: Any = b"") -> str:
     elif isinstance(tag, str) and tag:
         mid = f"{_TAGGED}{_purpose(headers)}-{known_as(tag) if len(tag) <= _TAG else _hash(tag)}"
     else:
-        words = "".join(f"{_said(headers, name)}\n" for name in ("id", "task", "eta"))
+        words = "".join(f"{_said(headers.get(name))}\n" for name in ("id", "task", "eta"))
         mid = f"{_EQUALS}{_purpose(headers)}-{_hash(words, body)}"
     if "x-death" in headers and RELEASE not in headers and PARK not in headers:
         # Rejected, and back from where its queue sends such messages: a new one, whose last run has ended.
@@ -127,12 +127,11 @@ def _rounds(deaths: Any) -> int:
     return sum(count for count in counts if type(count) is int) % _ROUNDS
 
 
-def _said(headers: Mapping[str, Any], name: str) -> str:
+def _said(value: Any) -> str:
     """Return a header as text; empty where it is neither a word nor a number, which nothing of Celery's is.
 
     Not ``str`` of anything: an error here would let the message pass unguarded.
     """
-    value = headers.get(name)
     return str(value) if isinstance(value, (str, int)) else ""
 
 
@@ -145,8 +144,10 @@ def _is_its_own(stamped: str, headers: Mapping[str, Any]) -> bool:
 
 def _purpose(headers: Mapping[str, Any]) -> str:
     """Return eight characters that tell a message from others which have its headers."""
-    names, numbers = ("id", "task"), ("retries", "replaced_task_nesting")
-    of = "\n".join([*(_said(headers, n) for n in names), *(_said(headers, n) or "0" for n in numbers)])
+    # In one line, since it is asked twice for every message: by who publishes it, and who receives it.
+    get = headers.get
+    retries, nesting = _said(get("retries")) or "0", _said(get("replaced_task_nesting")) or "0"
+    of = f"{_said(get('id'))}\n{_said(get('task'))}\n{retries}\n{nesting}"
     return f"{crc32(of.encode('utf-8', 'backslashreplace')):08x}"
 
 

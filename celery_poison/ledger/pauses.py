@@ -178,4 +178,4 @@ class Paused:
 
     def stops(self, queue: str, task: str) -> bool:
         """Whether a message of ``task`` that came from ``queue`` may not begin."""
-        return self(Scope.QUEUE, queue) or self(Scope.TASK, task)
+        return bool(self._by_field) and (self(Scope.QUEUE, queue) or self(Scope.TASK, task))

@@ -104,6 +104,9 @@ class Stage(Enum):
     SETTLED = "settled"
     """Nothing is left to write down."""
 
+    # Enum's own is a function of Python, called for each step of each message.
+    __hash__ = object.__hash__
+
 
 #: From where to where a request may go. What would go elsewhere stays where it is.
 WAYS: dict[Stage, frozenset[Stage]] = {
@@ -297,9 +300,12 @@ class SentRequest(Request):
         if self.is_broadcast or not self.needs.holds:
             return False
         queue = self.consumed_from
-        is_here = self._ticket is None and not self.acknowledged and getattr(self._message, "is_mine", True)
-        is_stopped = any(hold.stops(queue, self._type, self) for hold in self.needs.holds)
-        if not (is_here and is_stopped):
+        for hold in self.needs.holds:
+            if hold.stops(queue, self._type, self):
+                break
+        else:
+            return False
+        if self._ticket is not None or self.acknowledged or not getattr(self._message, "is_mine", True):
             return False
         self._went_back = self._message.to_front = True
         state.task_ready(self)
