@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import date
@@ -76,10 +75,10 @@ def _ingested(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
     )
     if options.get("once", True):
         return work.once()
-    stop = threading.Event()
+    stopped = list[int]()  # no Event: its lock may be held by what a second signal interrupts
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return work.follow(stop.is_set, options.get("every", 60.0))
+        signal.signal(number, lambda number, _: stopped.append(number))
+    return work.follow(lambda: bool(stopped), options.get("every", 60.0))
 
 
 def _summary(done: Ingested) -> str:

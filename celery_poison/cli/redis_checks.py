@@ -260,14 +260,15 @@ def _writable(errors: Sequence[redis.RedisError]) -> Finding:
 def _presence(client: redis.Redis, keys: Keys) -> Finding:
     """Check that a broken connection can tell of a death; all else works without it, only later.
 
-    Subscribes as a worker's processes do, and counts as a monitor does.
+    Subscribes as a worker's processes do, counts as a monitor does, and publishes as a nursery does.
     """
     channel = keys.channel(f"doctor/{secrets.token_hex(8)}")
-    missing = []
+    missing = list[str]()
     for rule, *words in (
         ("+info", "INFO", "server"),
         ("+subscribe", "SUBSCRIBE", channel),
         ("+pubsub", "PUBSUB", "NUMSUB", channel),
+        ("+publish", "PUBLISH", channel, ""),
     ):
         try:
             _ask_alone(client, *words, protocol=3)
@@ -275,8 +276,9 @@ def _presence(client: redis.Redis, keys: Keys) -> Finding:
             missing.append(f"&{keys.alive}*" if "channel" in str(error) else rule)
     if not missing:
         return Finding("presence", "a worker's death is noticed by its connections")
-    lacks = " ".join(missing)
-    finding = f"a worker's death is noticed by its heartbeat only: this user lacks {lacks}"
+    lacks = " ".join(dict.fromkeys(missing))
+    how = "no sooner than by a monitor's next look" if missing == ["+publish"] else "by its heartbeat only"
+    finding = f"a worker's death is noticed {how}: this user lacks {lacks}"
     return Finding("presence", finding, f"ACL SETUSER <user> {lacks}")
 
 

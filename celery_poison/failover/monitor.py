@@ -125,8 +125,12 @@ class Monitor:
             self._thread.start()
 
     def stop(self) -> None:
-        self._is_stopped = True
+        self.begin_no_more()
         self._wake.set()
+
+    def begin_no_more(self) -> None:
+        """End before the next round; takes no lock, so that a handler of a signal may call it."""
+        self._is_stopped = True
 
     def hurry(self) -> None:
         """Look at once, and soon again: a nursery has said that its worker has ended."""
@@ -161,7 +165,7 @@ class Monitor:
         """Wait for the next round, and return whether there is one."""
         pause = ACTIVE_PAUSE if self.is_active else STANDBY_PAUSE
         if self._wake.wait(min(self._pause, pause)):
-            self._wake.clear()  # only where it is set: a signal handler that calls `stop` may need its lock
+            self._wake.clear()
         else:
             self._pause = 2 * min(self._pause, pause)
         return not self._is_stopped

@@ -76,7 +76,8 @@ class StandaloneMonitor:
             logger.warning("celery_poison: %s", error)
 
     def stop(self) -> None:
-        self._monitor.stop()
+        """Have :meth:`run` return, half a second later at most."""
+        self._monitor.begin_no_more()  # a signal may have interrupted what holds the lock of a wake-up
 
     def _flagged(self, id: str, task: str, cause: str, crashes: int) -> None:
         story = causes.describe(cause)

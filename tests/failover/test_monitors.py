@@ -14,6 +14,7 @@ from celery_poison.failover.standalone import StandaloneMonitor
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.read_model import ReadModel
 from celery_poison.testing import RedisServer, wait_until
+from tests import PATIENCE
 from tests.failover.crew import Watched, frozen
 from tests.failover.standalone import MonitorProcess
 
@@ -124,6 +125,7 @@ def test_EMS_2_a_standby_hears_that_a_worker_has_ended_and_does_not_wait_for_its
             assert standby.is_active
         finally:
             standby.stop()
+            standby._monitor.hurry()  # its pause is long here
             thread.join()
 
 
@@ -185,3 +187,16 @@ def test_EMS_3_a_standalone_monitor_that_finds_no_Redis_at_its_start_says_so_wit
         assert monitor.wait() == 3
         assert "Redis is not reachable" in monitor.log_text()
         assert "Traceback" not in monitor.log_text()
+
+
+def test_EMS_3_a_signal_stops_a_standalone_monitor_even_while_its_wake_up_is_locked(
+    new_crew: Callable[..., Watched], broker_url: str
+) -> None:
+    """A handler runs in the thread that it has interrupted, which may hold that lock."""
+    standby = StandaloneMonitor(new_crew(broker_url).app)
+    with standby._monitor._wake._cond:  # type: ignore[attr-defined]
+        handler = threading.Thread(target=standby.stop, daemon=True)
+        handler.start()
+        handler.join(PATIENCE)
+        assert not handler.is_alive()
+    standby.run()

@@ -189,6 +189,16 @@ def test_EMS_8_a_death_that_was_none_leaves_no_proof_and_no_trial_behind(
     assert (before.proven, before.tried) == (0, 0)
 
 
+def test_EMS_8_a_death_that_was_none_does_not_use_up_the_one_that_may_be_chance(dying: DyingFleet) -> None:
+    dying.crash("a.0", shared=True)
+    _close(dying)
+    for token in ("a.1", "a.2", "a.3"):
+        start = Start("R", token, "w1/b", 7, 1, 1, 1, "t1", "shop.convert", "celery", 2, 5, 10, 1)
+        assert dying.crash(token, shared=False, alone=1).history.proven == 0
+        dying.ledger.messages.reclaim("m1", start)
+        dying.ledger.client.hdel(dying.ledger.keys.running, "m1")
+
+
 def test_NEW_1_a_look_tells_how_the_gate_stands(dying: DyingFleet) -> None:
     assert not dying.ledger.messages.look("m1", "t1", 1000).gate_closed
     _close(dying)

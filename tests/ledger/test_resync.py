@@ -101,6 +101,33 @@ def test_EMS_8_a_start_that_is_taken_back_takes_its_failure_along_and_no_death(
     assert _counted(ledger) == (1, 1, 0)
 
 
+def test_EMS_8_a_trial_that_is_taken_back_takes_its_doubt_along(ledger: Ledger) -> None:
+    messages, first = ledger.messages, _start("0c3d.1", "w2@host/0c3d")
+    messages.claim("m", b"", first)
+    messages.crash("m", first, cause="signal:9", shared=True)
+    trial = _start("0a1b.1")._replace(alone=1)
+    messages.claim("m", b"", trial)
+    for failure in (False, True, False):
+        messages.interrupt("m", trial, cause="frozen", failure=failure, doubt=500, spoilt=True)
+        history = Queries(ledger).history("id")
+        assert (history.doubt, history.spoilt, history.failures) == (500, 1, int(failure))
+        messages.reclaim("m", trial)
+        history = Queries(ledger).history("id")
+        assert (history.crashes, history.doubt, history.spoilt, history.failures) == (1, 0, 0, 0)
+
+
+def test_EMS_8_of_a_death_that_was_none_the_failures_of_a_waiting_retry_stay(ledger: Ledger) -> None:
+    messages, (first, second) = ledger.messages, (_start("0c3d.1", "w2@host/0c3d"), _start("0a1b.1"))
+    messages.claim("m", b"", first)
+    messages.rollback("m", first, cause="rejected")
+    messages.claim("m", b"", second)
+    messages.interrupt("m", second, cause="frozen", failure=True)
+    assert _counted(ledger) == (0, 0, 2)
+    for _ in range(2):
+        messages.survived("m", second.token, "id")
+        assert _counted(ledger) == (0, 0, 1), "its own is taken back, once"
+
+
 def _counted(ledger: Ledger) -> tuple[int, int, int]:
     history = Queries(ledger).history("id")
     return history.crashes, history.strikes, history.failures

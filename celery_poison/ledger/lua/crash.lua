@@ -50,10 +50,12 @@ if ARGV[8] == '1' then
   journal(KEYS[7], ARGV[1], line)
   return {'OK', {}, closed and 1 or 0}
 end
+local charged = 'strike'
 if closed and ARGV[9] ~= '' then
   -- Among many others its whole worker died: by chance once, even if it ran alone, and not twice.
   local doubted = redis.call('HGET', KEYS[3], 'doubted')
   if doubted ~= '2' then
+    charged = 'strike ' .. (doubted or '0')  -- `reclaim` puts that back
     redis.call('HSET', KEYS[3], 'doubted', blame == 'exact' and '2' or '1')
     line.note = blame == 'exact' and 'it ran alone, but many workers died at once' or ''
     blame, line.outcome = 'shared', 'shared'
@@ -67,7 +69,7 @@ redis.call('HINCRBY', KEYS[3], 'tried', blame == 'exact' and e.alone > 0 and 1 o
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue, 'candidate', '1',
   'cause', ARGV[4], 'blame', blame, 'worker', e.worker, 'incident', ARGV[7], 'last_seen', now,
-  'last_token', token, 'charged', 'strike', 'deliveries', e.deliveries, 'payload_bytes', e.payload_bytes,
+  'last_token', token, 'charged', charged, 'deliveries', e.deliveries, 'payload_bytes', e.payload_bytes,
   'pid', e.pid, 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
 if has_begun(e) then note_cut_off(KEYS[3], ARGV[2], ARGV[4]) end
 redis.call('ZADD', KEYS[4], 'NX', now, id)

@@ -26,10 +26,13 @@ redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], e.token)
 if e.phase == 'C' then return {'OK'} end
 local now = now_ms()
+-- What `reclaim` takes back, in one word: `failure` or nothing, then the doubt of a trial.
+local charged = ARGV[6] == '1' and 'failure' or ''
+if ARGV[8] ~= '0' or ARGV[11] == '1' then charged = charged .. ' ' .. ARGV[8] .. ' ' .. ARGV[11] end
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue,
   'deliveries', e.deliveries, 'last_seen', now, 'worker', e.worker, 'last_token', e.token,
-  'charged', ARGV[6] == '1' and 'failure' or '')
+  'charged', charged)
 if ARGV[4] ~= 'not_reached' and (has_begun(e) or has_begun(current)) then note_cut_off(KEYS[3], ARGV[2], ARGV[4]) end
 redis.call('HINCRBY', KEYS[3], 'doubt', ARGV[8])
 redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[11])

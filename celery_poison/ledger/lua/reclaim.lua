@@ -18,15 +18,21 @@ if not current and line.last_token ~= e.token then return {'STALE'} end
 if current and e.pid == 0 then e.fields[1], e.fields[4], e.fields[5] = current.phase, current.pid, current.at_ms end
 redis.call('HSET', KEYS[1], ARGV[2], cjson.encode(e.fields))
 if current then return {'OK'} end
-if line.charged == 'strike' then
+local charge, before, spoilt = string.match(line.charged or '', '^(%a*) ?(%d*) ?(%d*)$')
+if charge == 'strike' then
   line.crashes = redis.call('HINCRBY', KEYS[2], 'crashes', -1)
   line.strikes = redis.call('HINCRBY', KEYS[2], 'strikes', -1)
   if line.blame == 'exact' then
     redis.call('HINCRBY', KEYS[2], 'proven', -1)
     redis.call('HINCRBY', KEYS[2], 'tried', e.alone > 0 and -1 or 0)
   end
-elseif line.charged == 'failure' then
+  if before ~= '' then redis.call('HSET', KEYS[2], 'doubted', before) end
+elseif charge == 'failure' then
   line.failures = redis.call('HINCRBY', KEYS[2], 'failures', -1)
+end
+if charge ~= 'strike' and spoilt ~= '' then
+  redis.call('HINCRBY', KEYS[2], 'doubt', -before)
+  redis.call('HINCRBY', KEYS[2], 'spoilt', -spoilt)
 end
 if line.candidate == '1' and tonumber(line.strikes or 0) == 0 then
   redis.call('ZREM', KEYS[3], e.id)

@@ -25,11 +25,15 @@ if line.last_token == ARGV[3] then
       note = 'ended alive after its worker was taken for dead', payload_bytes = line.payload_bytes})
     redis.call('ZREM', KEYS[4], ARGV[4])
   end
-  if current then
-    -- Another delivery of it is under way, and will close the record when it ends.
+  -- Its failures are also those of its retry, which may wait in a queue.
+  local own = string.sub(line.charged or '', 1, 7) == 'failure' and 1 or 0
+  local failures = tonumber(line.failures or 0) - own
+  if current or failures > 0 then
+    -- Another delivery of it is under way, and will close the record when it ends; or a retry may.
     redis.call('HSET', KEYS[3], 'candidate', '0', 'strikes', '0', 'old_strikes', '0', 'proven', '0', 'tried', '0',
       'spoilt', '0', 'doubt', '0')
     redis.call('HDEL', KEYS[3], 'cut_off', 'cut_off_by')
+    if not current then redis.call('HSET', KEYS[3], 'failures', failures, 'charged', '') end
     expire_history(KEYS[3])
   else
     redis.call('DEL', KEYS[3])
