@@ -98,7 +98,14 @@ def judge(cells: Cells) -> list[Judged]:
     models = [_Model(cells, exposure) for exposure in (cells.seconds, cells.starts)]
     for model in models:
         model.grow()
-    by_both = ([*model.elements(), *model.tasks()] for model in models)
+    elements = [model.elements() for model in models]
+    # A part that only one of them accuses is not told: its deaths must not be missing from its task's.
+    agreed = {
+        name: models[0].dimensions[name].inside & models[1].dimensions[name].inside for name in cells.parts
+    }
+    for model in models:
+        model.keep(agreed)
+    by_both = ([*of, *model.tasks()] for of, model in zip(elements, models, strict=True))
     return [_milder(*both) for both in zip(*by_both, strict=True)]
 
 
@@ -219,6 +226,12 @@ class _Model:
                 self.dimensions[told.dimension].inside[told.code] = False
         self.fit()
 
+    def keep(self, agreed: Mapping[str, npt.NDArray[np.bool_]]) -> None:
+        """Drop the effects of all elements of some dimensions but these."""
+        for name, inside in agreed.items():
+            self.dimensions[name].inside[:] = inside
+        self.fit()
+
     def _most_suspicious(self) -> list[Judged]:
         """Return those whose excess is largest, none of which shares a death with another."""
         found = [
@@ -228,8 +241,8 @@ class _Model:
             and told.deaths >= LEAST_DEATHS
             and not self.dimensions[told.dimension].inside[told.code]
         ]
-        # By how much its own effect would improve the likelihood; unlike p that never becomes zero.
-        found.sort(key=lambda t: t.deaths - t.expected - t.deaths * np.log(t.deaths / t.expected))
+        gains = self._gains()
+        found.sort(key=lambda told: -gains[told.dimension][told.code])
         free, fresh = self._cells.deaths > 0, []
         for told in found:
             mine = (self._cells.deaths > 0) & (self.dimensions[told.dimension].codes == told.code)
@@ -237,6 +250,21 @@ class _Model:
                 free &= ~mine
                 fresh.append(told)
         return fresh
+
+    def _gains(self) -> dict[str, Floats]:
+        """Return by how much each element's own effect would improve the likelihood; unlike p never zero.
+
+        Where others have an effect already, it is the rest that counts, if that says more: a bad release in
+        which an outage falls stands behind each of its days otherwise.
+        """
+        free = ~np.any([each.inside[each.codes] for each in self.dimensions.values()], axis=0)
+        found = {}
+        for name, each in self.dimensions.items():
+            whole = _gain(each.deaths, each.alone(self.mean))
+            found[name] = np.maximum(
+                whole, _gain(each.sums(self._cells.deaths * free), each.alone(self.mean * free))
+            )
+        return found
 
     def elements(self) -> list[Judged]:
         """Return every element but the tasks: its deaths against those that the rest of the model expects."""
@@ -320,6 +348,11 @@ class _Model:
         if key not in self._known:
             self._known[key] = Varying(each.codes, each.size + 1, blocks)
         return self._known[key]
+
+
+def _gain(deaths: Floats, expected: Floats) -> Floats:
+    """Return the logarithm of the ratio of likelihoods; 0 where there are not more deaths than expected."""
+    return np.where(deaths > expected, special.xlogy(deaths, deaths / expected) - deaths + expected, 0.0)
 
 
 def _against(
