@@ -16,6 +16,7 @@ from typing import Any
 from celery_poison.pipeline.backtest import Replayed, as_dict
 from celery_poison.pipeline.blame import ALWAYS, PARTS, SIZES, Ask, anomalies, is_accused, is_worse_by_start
 from celery_poison.pipeline.chart import figure, safe
+from celery_poison.pipeline.grown import GREW, rows
 from celery_poison.pipeline.window import Window
 
 #: Of the whole window, and since when each release runs.
@@ -83,6 +84,7 @@ def gather(
         "causes": [row for row in deaths if not row["every"]],
         "releases": [row for row in tallied if not row["every"] and row["release"] is not None],
         "findings": _findings(blamed),
+        "grown": rows(ask(window.fill(GREW)).to_pylist()),
         "blame": [as_json(row) for row in top(blamed, 12)],
         "backtest": replay["outcomes"],
         "recommended": replay["recommended"],
@@ -215,6 +217,9 @@ def render(told: Mapping[str, Any]) -> str:
         rows = "".join(map(_finding, others))
         body.append(f"<details><summary>{len(others):,} more findings</summary>{rows}</details>")
     body.append(_items(_compared(told)))
+    if told["grown"]:
+        body.append("<h2>What grew before deaths</h2><p>As the black boxes of workers tell: no verdict.</p>")
+        body.append(_items(row["says"] for row in told["grown"]))
     if best["reasons"] and totals["deaths"]:
         body += [f"<h2>Policy: {safe(best['says'])}</h2>", _items(best["reasons"])]
     replayed = sorted(told["backtest"], key=lambda row: (row["innocents"], row["deaths"]))

@@ -26,7 +26,7 @@ select token, id, task, queue, split_part(split_part(worker, '/', 1), '@', 2) as
     select case min_by(d.event, (d."at", d.seq)) when 'cleared' then 'cleared' else 'proven' end
     from decided d where d.id = e.id and (d."at", d.seq) > (e."at", e.seq) having count(*) > 0
   ), 'open') end as proof,
-  crashes, payload_bytes, coalesce(runtime_ms, 0) as runtime_ms, memory_kb, fingerprint,
+  crashes, payload_bytes, coalesce(runtime_ms, 0) as runtime_ms, memory_kb, fingerprint, evidence,
   run_memory_kb, enqueued_at, deliveries,
   "at" - to_milliseconds(coalesce(runtime_ms, 0)) as started_at, "at" as ended_at, seq,
   cast("at" as date) as date

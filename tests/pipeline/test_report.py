@@ -45,6 +45,7 @@ def figures(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
         "findings": [
             {**row, "command": f"celery -A proj poison list --filter task={name}", "changed": False}
         ],
+        "grown": [{"says": f"3 deaths: {name} grew to 1.6 GiB"}],
         "blame": [row],
         "backtest": [{**outcome, "policy": policy, "says": "as it is"}],
         "recommended": {"policy": policy, "says": "as it is", "reasons": [name]},
@@ -133,6 +134,35 @@ def test_NEW_22_a_page_opens_with_how_many_died_and_what_stands_out(history: Pat
     by_day, by_cause = (sum(row["deaths"] for row in told[name]) for name in ("days", "causes"))
     totals = told["totals"]
     assert by_day == by_cause == totals["deaths"] == totals["workers"] + totals["processes"]
+
+
+def _grew(task: str, at: str, **more: Any) -> str:
+    """Return the evidence as a worker's black box gives it to the journal."""
+    from celery_poison.causes import Evidence
+
+    known: dict[str, Any] = {"grew_to_kb": 1_677_722, "grew_kb_s": 87_891, "grown_kb": 5, **more}
+    return Evidence(grew_task=task, grew_at=at, **known).encode()
+
+
+def test_NEW_19_the_page_says_whose_memory_grew_how_often_and_at_which_line() -> None:
+    from celery_poison.pipeline.report import gather, render
+    from tests.pipeline import tallied
+    from tests.pipeline.entries import died
+
+    line = "convert (/app/shop.py:63)"
+    likely = _grew("shop.convert", line, oom_likely=True)
+    of_worker = [  # each suspect's own growth differs; what grew by far the most is one and the same
+        died(f"m{n}", f"t{n}", n, "shared", incident="i1", evidence=_grew("shop.convert", line, grown_kb=n))
+        for n in range(3)
+    ]
+    alone = [died("n1", "t8", 8, evidence=likely), died("n2", "t9", 9, evidence=_grew(HOSTILE, "é"))]
+    odd = ["{", '{"grew_to_kb": 9e999}', '{"grew_to_kb": -1}', '{"grew_to_kb": ' + "9" * 40 + "}", "x" * 9999]
+    broken = [died(f"o{n}", f"u{n}", 20 + n, evidence=text) for n, text in enumerate(odd)]
+    told = gather(tallied.entries([*of_worker, *alone, *broken]), [])
+    assert next(row["says"] for row in told["grown"]) == (
+        "2 deaths: oom, likely: shop.convert grew 90 MB/s to 1.6 GiB (shop.py:63) at most"
+    )
+    assert "shop.convert grew 90 MB/s to 1.6 GiB (shop.py:63)" in _words(_tree(render(told)))
 
 
 def test_NEW_22_deaths_that_are_counted_in_several_ways_are_told_with_the_reason() -> None:
