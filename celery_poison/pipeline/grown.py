@@ -10,11 +10,11 @@ from celery_poison.causes import Evidence
 
 
 def _text(name: str) -> str:
-    return f"""regexp_extract(told, '"{name}": ?"([^"]*)"', 1) as {name}"""
+    return f"""regexp_extract(box, '"{name}": ?"([^"]*)"', 1) as {name}"""
 
 
 def _number(name: str) -> str:
-    return f"""try_cast(regexp_extract(told, '"{name}": ?([0-9]+)', 1) as bigint) as {name}"""
+    return f"""try_cast(regexp_extract(box, '"{name}": ?([0-9]+)', 1) as bigint) as {name}"""
 
 
 #: What grew, where, in how many deaths, and the most that was seen; all suspects of a death tell the same.
@@ -22,8 +22,8 @@ GREW = f"""
 select grew_task, grew_at, count(*) as deaths, cast(max(likely) as int) as likely,
   max(grew_to_kb) as grew_to_kb, max(grew_kb_s) as grew_kb_s
 from (select {_text("grew_task")}, {_text("grew_at")}, {_number("grew_to_kb")}, {_number("grew_kb_s")},
-    case when told like '%"oom":true%' or told like '%"oom_likely":true%' then 1 else 0 end as likely
-  from (select death, max(evidence) as told from {{deaths}}
+    case when box like '%"oom":true%' or box like '%"oom_likely":true%' then 1 else 0 end as likely
+  from (select death, max(evidence) as box from {{deaths}}
     where {{recent}} and {{window}} and evidence like '%"grew_to_kb"%' group by death) d) g
 where grew_to_kb >= 1024 group by grew_task, grew_at order by deaths desc, grew_to_kb desc, grew_task limit 5
 """
@@ -36,10 +36,10 @@ def rows(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     names = ("grew_task", "grew_at", "grew_to_kb", "grew_kb_s")
-    told = Evidence(**{name: row[name] for name in names}, oom_likely=bool(row["likely"]))
+    most = Evidence(**{name: row[name] for name in names}, oom_likely=bool(row["likely"]))
     one = row["deaths"] == 1
     many = "1 death" if one else f"{row['deaths']:,} deaths"
-    return {**row, "says": f"{many}: {told.growth.rstrip('.')}{'' if one else ' at most'}"}
+    return {**row, "says": f"{many}: {most.growth.rstrip('.')}{'' if one else ' at most'}"}
 
 
 def _plain(text: str) -> str:
