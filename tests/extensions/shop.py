@@ -57,12 +57,23 @@ def waits(n: int) -> int:
     return n
 
 
+def mail(n: int) -> int:
+    """What must not run twice, and whose caller hears of a conviction."""
+    _leave("mail", n)
+    if os.environ.get(VERSION, "").startswith("bad"):
+        _crash()
+    if os.environ.get(VERSION) == "slow":
+        marks(os.environ["MARKS_URL"]).wait_at_gate()
+    return n
+
+
 def build(environ: Mapping[str, str], *, current: bool = False) -> Celery:
     app = build_app(environ, current=current)
     if VERSION in environ:
         app.conf.poison_code_version = environ[VERSION]
     for function in (convert, third, thumb, waits):
         guarded(app.task(function, name=f"fleet.{function.__name__}", shared=False))
+    guarded(rerun=False, tell="conviction")(app.task(mail, name="fleet.mail", shared=False))
     return app
 
 
