@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Phase, Start
@@ -101,16 +102,19 @@ def test_EMS_8_a_start_that_is_taken_back_takes_its_failure_along_and_no_death(
     assert _counted(ledger) == (1, 1, 0)
 
 
-def test_EMS_8_a_trial_that_is_taken_back_takes_its_doubt_along(ledger: Ledger) -> None:
+@pytest.mark.parametrize(("doubt", "spoilt"), [(500, True), (333, False), (0, True)])
+def test_EMS_8_a_trial_that_is_taken_back_takes_its_doubt_along(
+    ledger: Ledger, doubt: int, spoilt: bool
+) -> None:
     messages, first = ledger.messages, _start("0c3d.1", "w2@host/0c3d")
     messages.claim("m", b"", first)
     messages.crash("m", first, cause="signal:9", shared=True)
     trial = _start("0a1b.1")._replace(alone=1)
     messages.claim("m", b"", trial)
     for failure in (False, True, False):
-        messages.interrupt("m", trial, cause="frozen", failure=failure, doubt=500, spoilt=True)
+        messages.interrupt("m", trial, cause="frozen", failure=failure, doubt=doubt, spoilt=spoilt)
         history = Queries(ledger).history("id")
-        assert (history.doubt, history.spoilt, history.failures) == (500, 1, int(failure))
+        assert (history.doubt, history.spoilt, history.failures) == (doubt, spoilt, failure)
         messages.reclaim("m", trial)
         history = Queries(ledger).history("id")
         assert (history.crashes, history.doubt, history.spoilt, history.failures) == (1, 0, 0, 0)
@@ -126,6 +130,18 @@ def test_EMS_8_of_a_death_that_was_none_the_failures_of_a_waiting_retry_stay(led
     for _ in range(2):
         messages.survived("m", second.token, "id")
         assert _counted(ledger) == (0, 0, 1), "its own is taken back, once"
+
+
+def test_EMS_8_a_start_whose_message_ended_for_a_retry_elsewhere_is_not_taken_back(ledger: Ledger) -> None:
+    messages, (first, second) = ledger.messages, (_start("0c3d.1", "w2@host/0c3d"), _start("0a1b.1"))
+    messages.claim("m", b"", first)
+    messages.crash("m", first, cause="worker_lost", shared=False)
+    messages.claim("m", b"", second)
+    messages.acquit("m", second, final=False)
+    ledger.client.hdel(ledger.keys.running, "m")
+    with pytest.raises(StaleDelivery):
+        messages.reclaim("m", first)
+    assert Queries(ledger).history("id").strikes == 0
 
 
 def _counted(ledger: Ledger) -> tuple[int, int, int]:

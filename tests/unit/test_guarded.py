@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_overloads
 
@@ -176,6 +178,20 @@ def test_guard_all_guards_every_task_and_leaves_its_acknowledgement_alone(app: C
     assert plugin_of(app).policies[late.name][1] is True
     assert not early.acks_late and not early.reject_on_worker_lost
     assert not any(name.startswith("celery.") for name in plugin_of(app).policies)
+
+
+def test_guard_all_reaches_a_producer_whose_first_task_of_our_class_is_made_when_it_is_finalized() -> None:
+    program = """
+from celery import Celery
+from celery_poison import PoisonTask
+app = Celery("shop", broker="memory://")
+app.conf.update(poison_guard_all=True, poison_redis_url="redis://localhost:1")
+def convert(): pass
+app.task(convert, name="shop.plain", shared=False)
+app.task(convert, name="shop.ours", base=PoisonTask, shared=False)
+assert all(isinstance(app.tasks[name], PoisonTask) for name in ("shop.ours", "shop.plain"))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_an_app_that_only_its_quarantine_knows_is_guarded_as_its_configuration_says(app: Celery) -> None:

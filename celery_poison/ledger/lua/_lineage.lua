@@ -27,6 +27,7 @@ local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mi
   else
     redis.call('HSET', lineage, 'candidate', '0', 'probation', '0', 'strikes', '0',
       'proven', '0', 'tried', '0', 'spoilt', '0', 'doubt', '0', 'doubted', '0', 'old_strikes', '0')
+    redis.call('HDEL', lineage, 'last_token', 'charged')  -- a start that was cut off before has lost it
   end
   return cleared
 end

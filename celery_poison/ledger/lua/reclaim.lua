@@ -31,8 +31,9 @@ elseif charge == 'failure' then
   line.failures = redis.call('HINCRBY', KEYS[2], 'failures', -1)
 end
 if charge ~= 'strike' and spoilt ~= '' then
-  redis.call('HINCRBY', KEYS[2], 'doubt', -before)
-  redis.call('HINCRBY', KEYS[2], 'spoilt', -spoilt)
+  -- The minus of a zero is no number for Redis before 7.2.
+  redis.call('HINCRBY', KEYS[2], 'doubt', 0 - before)
+  redis.call('HINCRBY', KEYS[2], 'spoilt', 0 - spoilt)
 end
 if line.candidate == '1' and tonumber(line.strikes or 0) == 0 then
   redis.call('ZREM', KEYS[3], e.id)

@@ -33,7 +33,9 @@ if line.last_token == ARGV[3] then
     redis.call('HSET', KEYS[3], 'candidate', '0', 'strikes', '0', 'old_strikes', '0', 'proven', '0', 'tried', '0',
       'spoilt', '0', 'doubt', '0')
     redis.call('HDEL', KEYS[3], 'cut_off', 'cut_off_by')
-    if not current then redis.call('HSET', KEYS[3], 'failures', failures, 'charged', '') end
+    if not current then
+      redis.call('HSET', KEYS[3], 'failures', failures, 'charged', '', 'probation', '0', 'doubted', '0')
+    end
     expire_history(KEYS[3])
   else
     redis.call('DEL', KEYS[3])
