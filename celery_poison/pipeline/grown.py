@@ -19,13 +19,13 @@ def _number(name: str) -> str:
 
 #: What grew, where, in how many deaths, and the most that was seen; all suspects of a death tell the same.
 GREW = f"""
-select grew_task, grew_at, count(*) as deaths, cast(max(likely) as int) as likely,
+select grew_task, grew_at, count(*) as deaths, cast(sum(likely) as int) as likely,
   max(grew_to_kb) as grew_to_kb, max(grew_kb_s) as grew_kb_s
 from (select {_text("grew_task")}, {_text("grew_at")}, {_number("grew_to_kb")}, {_number("grew_kb_s")},
     case when box like '%"oom":true%' or box like '%"oom_likely":true%' then 1 else 0 end as likely
   from (select death, max(evidence) as box from {{deaths}}
     where {{recent}} and {{window}} and evidence like '%"grew_to_kb"%' group by death) d) g
-where grew_to_kb >= 1024 group by grew_task, grew_at order by deaths desc, grew_to_kb desc, grew_task limit 5
+where grew_to_kb >= 1024 group by grew_task, grew_at order by deaths desc, grew_to_kb desc, grew_task, grew_at limit 5
 """
 
 
@@ -36,7 +36,7 @@ def rows(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     names = ("grew_task", "grew_at", "grew_to_kb", "grew_kb_s")
-    most = Evidence(**{name: row[name] for name in names}, oom_likely=bool(row["likely"]))
+    most = Evidence(**{name: row[name] for name in names}, oom_likely=row["likely"] == row["deaths"])
     one = row["deaths"] == 1
     many = "1 death" if one else f"{row['deaths']:,} deaths"
     return {**row, "says": f"{many}: {most.growth.rstrip('.')}{'' if one else ' at most'}"}

@@ -160,8 +160,13 @@ def test_NEW_19_the_page_says_whose_memory_grew_how_often_and_at_which_line() ->
     broken = [died(f"o{n}", f"u{n}", 20 + n, evidence=text) for n, text in enumerate(odd)]
     told = gather(tallied.entries([*of_worker, *alone, *broken]), [])
     assert next(row["says"] for row in told["grown"]) == (
-        "2 deaths: oom, likely: shop.convert grew 90 MB/s to 1.6 GiB (shop.py:63) at most"
-    )
+        "2 deaths: Memory: shop.convert grew 90 MB/s to 1.6 GiB (shop.py:63) at most"
+    ), "of one alone is known that it was out of memory"
+    told = gather(tallied.entries([alone[0]]), [])
+    assert [row["says"] for row in told["grown"]] == [
+        "1 death: oom, likely: shop.convert grew 90 MB/s to 1.6 GiB (shop.py:63)"
+    ]
+    told = gather(tallied.entries([*of_worker, *alone, *broken]), [])
     assert "shop.convert grew 90 MB/s to 1.6 GiB (shop.py:63)" in _words(_tree(render(told)))
 
 
