@@ -25,7 +25,8 @@ from (select {_text("grew_task")}, {_text("grew_at")}, {_number("grew_to_kb")}, 
     case when box like '%"oom":true%' or box like '%"oom_likely":true%' then 1 else 0 end as likely
   from (select death, max(evidence) as box from {{deaths}}
     where {{recent}} and {{window}} and evidence like '%"grew_to_kb"%' group by death) d) g
-where grew_to_kb >= 1024 group by grew_task, grew_at order by deaths desc, grew_to_kb desc, grew_task, grew_at limit 5
+where grew_to_kb >= 1024 group by grew_task, grew_at
+order by deaths desc, grew_to_kb desc, grew_task, grew_at limit 5
 """
 
 
