@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -67,9 +68,13 @@ def test_WAS_3_a_message_that_is_rolled_back_for_later_holds_up_nobody_and_comes
 
 
 def _away_for(crew: Crew, id: str) -> int:
-    """Milliseconds from the rollback to the end of the next run."""
-    told = [entry for entry in crew.events("rolled_back", "finished") if entry["id"] == id]
-    back, again = (int(entry["at"].partition("-")[0]) for entry in told)
+    """Milliseconds from the rollback to the end of the next run, which is journalled after its result."""
+
+    def told() -> list[Any]:
+        return [entry for entry in crew.events("rolled_back", "finished") if entry["id"] == id]
+
+    crew.await_that(lambda: len(told()) == 2, "journalled")
+    back, again = (int(entry["at"].partition("-")[0]) for entry in told())
     return abs(again - back)
 
 
