@@ -127,9 +127,12 @@ def test_EMS_8_of_a_death_that_was_none_the_failures_of_a_waiting_retry_stay(led
     messages.claim("m", b"", second)
     messages.interrupt("m", second, cause="frozen", failure=True)
     assert _counted(ledger) == (0, 0, 2)
+    ledger.client.hset(ledger.keys.lineage("id"), mapping={"probation": 1, "doubted": 2})  # it was released
     for _ in range(2):
         messages.survived("m", second.token, "id")
         assert _counted(ledger) == (0, 0, 1), "its own is taken back, once"
+        assert not Queries(ledger).history("id").probation, "it has ended alive"
+    assert ledger.client.hget(ledger.keys.lineage("id"), "doubted") == b"0"
 
 
 def test_EMS_8_a_start_whose_message_ended_for_a_retry_elsewhere_is_not_taken_back(ledger: Ledger) -> None:
