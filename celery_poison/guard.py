@@ -265,13 +265,13 @@ def _adopt_if_marked(app: Celery, task: Any) -> None:
 
 def _watch_if_needed(app: Celery) -> None:
     """Watch an app that is finalized once there are guarded classes: one may keep ``on_bound`` to itself."""
-    app.on_after_finalize.connect(_look_again, weak=False)
     if PoisonTask.__subclasses__():
         watch(app)
+    else:  # its own tasks, made after this is announced, may be the first of such a class
+        app.on_after_finalize.connect(_look_again, weak=False)
 
 
 def _look_again(sender: Celery, **_: Any) -> None:
-    """Watch it, too, if its own tasks, made after that was announced, are the first of such a class."""
     if PoisonTask.__subclasses__():
         watch(sender)
 

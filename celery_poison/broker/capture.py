@@ -121,32 +121,28 @@ captured_by: ContextVar[Sink | None] = ContextVar("poison_captured_by", default=
 at_once: ContextVar[bool] = ContextVar("poison_at_once", default=False)
 
 
-class _Holding(AbstractContextManager[None]):
-    """In here a variable has this value; no generator, since one is entered for every body."""
-
-    def __init__(self, variable: ContextVar[Any], value: object) -> None:
-        self._variable, self._value = variable, value
-
-    def __enter__(self) -> None:
-        self._before = self._variable.set(self._value)
-
-    def __exit__(self, *_: object) -> None:
-        self._variable.reset(self._before)
+@contextmanager
+def _holding(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
 
 
 def captured(sink: Sink | None) -> AbstractContextManager[None]:
     """Hand what is published in here to ``sink``."""
-    return _Holding(captured_by, sink)
+    return _holding(captured_by, sink)
 
 
 def exempt() -> AbstractContextManager[None]:
     """What is published in here is sent whatever waits in its queue."""
-    return _Holding(_limited, False)
+    return _holding(_limited, False)
 
 
 def in_body() -> AbstractContextManager[None]:
     """What a task publishes in here is its own doing: limits hold, as for everybody else."""
-    return _Holding(_limited, True)
+    return _holding(_limited, True)
 
 
 def is_exempt(app: Celery, message: Any) -> bool:
@@ -170,7 +166,7 @@ def is_exempt_here(app: Celery) -> bool:
 @contextmanager
 def sent_at_once() -> Iterator[None]:
     """What is published in here is tied to nothing, and stands for a message that was accepted."""
-    with _Holding(at_once, True), captured(None), exempt():
+    with _holding(at_once, True), captured(None), exempt():
         yield
 
 

@@ -61,7 +61,7 @@ def gather(
     """Return everything that the page shows, as plain data that JSON can hold.
 
     Args:
-        ask: runs a query over ``{tallies}`` and ``{incidents}``.
+        ask: runs a query over ``{tallies}``, ``{incidents}`` and ``{deaths}``.
         blamed: what blame says of the same window.
         as_of: of which history all of it is, in words.
         left_out: sentences on what the lake could not read.

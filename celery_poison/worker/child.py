@@ -19,7 +19,7 @@ from celery.app.task import Task
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
-from celery_poison.attempt import Attempt, attempts
+from celery_poison.attempt import attempts
 from celery_poison.basics.calling import within
 from celery_poison.basics.parts import Tie
 from celery_poison.causes import Evidence
@@ -218,7 +218,7 @@ def run_guarded(
     except (NeverBegan, BodyNotReached) as error:
         return _failed(error)
     _mark_memory(run)
-    attempts[uuid] = attempt = Attempt(*ticket.attempt)  # an object of its own
+    attempts[uuid] = attempt = ticket.attempt._replace()  # an object of its own
     if not serving.observes and recorder.policy(task).on_rollback is not None:
         recorder.open_attempt(ticket, request, body, content_type)
     finish = partial(_finish, run, uuid, task, Given(body, content_type, request), time.monotonic())
@@ -315,7 +315,7 @@ def _finish(
         end.outcome,
         time.monotonic() - begun,
         note,
-        Given(given.body, given.content_type, given.request, run.mark_kb),
+        given._replace(mark_kb=run.mark_kb),
         with_it=run.tied.at_the_end(succeeded=end is End.RETURNED) if run.tied else b"",
     )
 

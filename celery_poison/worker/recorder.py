@@ -337,8 +337,7 @@ class Recorder:
             *traits,
             *(sent, needed),
         )
-        encoded = [str(word).encode("utf-8", "backslashreplace") for word in words]
-        return tuple([b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded])  # bulk(), without the calls
+        return tuple([bulk(str(word).encode("utf-8", "backslashreplace")) for word in words])
 
     def open_attempt(self, ticket: Ticket, request: Mapping[str, Any], body: Any, content_type: Any) -> None:
         """Leave the message of a start for who hears of its failure, be its worker dead by then (TP1-3)."""

@@ -42,10 +42,6 @@ _LENGTH = 200
 
 #: Seconds that no timer can be set to.
 _FOR_EVER = 1e9
-#: What Celery sends where there are none.
-_NO_LIMITS = [None, None]
-#: A dictionary first: the other is asked by a function of Python.
-_MAPPINGS = (dict, Mapping)
 
 #: What Celery does with such a message.
 Drop = Callable[[], object]
@@ -232,15 +228,15 @@ class Unprocessable:
             payload = message.payload
         except (DecodeError, ContentDisallowed) as error:
             return error  # it cannot be asked again: it is unpacked once
-        if not isinstance(payload, list) and isinstance(payload, Mapping) and "args" in payload:
+        if isinstance(payload, Mapping) and "args" in payload:
             return None  # Celery takes it as a call of protocol 1
         try:
             _, kwargs, embed = payload
         except (TypeError, ValueError):
             return None  # Celery finds that, and says so
-        if not isinstance(kwargs, _MAPPINGS):
+        if not isinstance(kwargs, Mapping):
             return InvalidTaskError(f"the keyword arguments are no mapping: {kwargs!r:.50}")
-        if embed and not isinstance(embed, _MAPPINGS):
+        if embed and not isinstance(embed, Mapping):
             return InvalidTaskError(f"the options are no mapping: {embed!r:.50}")
         return None
 
@@ -332,7 +328,7 @@ class Unprocessable:
 def _fault_of(headers: Any) -> InvalidTaskError | None:
     """Return what Celery trips over in its own loop, long after it has taken the message."""
     limits, shadow = headers.get("timelimit"), headers.get("shadow")
-    if limits and limits != _NO_LIMITS and not _are_limits(limits):
+    if limits and not _are_limits(limits):
         return InvalidTaskError(f"invalid timelimit value {limits!r:.50}")
     if isinstance(shadow, (list, dict)):  # it counts tasks by their names
         return InvalidTaskError(f"invalid shadow value {shadow!r:.50}")

@@ -31,7 +31,7 @@ elseif charge == 'failure' then
   line.failures = redis.call('HINCRBY', KEYS[2], 'failures', -1)
 end
 if charge ~= 'strike' and spoilt ~= '' then
-  -- The minus of a zero is no number for Redis before 7.2.
+  -- Redis 7.0 takes no minus zero.
   redis.call('HINCRBY', KEYS[2], 'doubt', 0 - before)
   redis.call('HINCRBY', KEYS[2], 'spoilt', 0 - spoilt)
 end
