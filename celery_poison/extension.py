@@ -21,7 +21,7 @@ from celery_poison.causes import Evidence
 from celery_poison.decide import Run
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
-from celery_poison.reports import Report
+from celery_poison.rules.reports import Report
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

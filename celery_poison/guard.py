@@ -17,13 +17,13 @@ from celery.app.task import Task
 from celery.local import PromiseProxy, Proxy
 from celery.utils.log import get_logger
 
-from celery_poison.acks import own_acks_of, refuse_early_ack
 from celery_poison.errors import ConfigurationError
 from celery_poison.plugin import Plugin, installed_on, plugin_of
 from celery_poison.policy import check_options
 from celery_poison.rules.destinations import Destination
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
+from celery_poison.upstream.acks import own_acks_of, refuse_early_ack
 
 T = TypeVar("T", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""The typed records of one message: starts, history, parking, what it is in quarantine."""
+"""The typed records of one message: history, starts, parking, what it is in quarantine."""
 
 from __future__ import annotations
 
@@ -88,6 +88,50 @@ class History:
 
 
 NO_HISTORY = History()
+
+
+class Attempt(NamedTuple):
+    """The history of the message that is running, as ``self.request.poison`` (WAS-2, EMS-7).
+
+    Attributes:
+        deliveries: starts of this task id, this one included.
+        crashes: deaths it was running in; never reset.
+        failures: times it was put back.
+        redelivered: this message was delivered before, whether it was started or not: by the broker, or as
+            what was parked, or released from quarantine.
+        candidate: it is flagged as a blacklist candidate.
+        on_trial: it runs alone, so that its death would convict it.
+        last_cause: what its last run died of (``signal:9``, ``oom``, ...), or ``failure`` where that raised
+            and ``keep_failures`` is set; empty where there was none.
+        found: what is known about that, as :class:`Evidence` is encoded.
+    """
+
+    deliveries: int = 1
+    crashes: int = 0
+    failures: int = 0
+    redelivered: bool = False
+    candidate: bool = False
+    on_trial: bool = False
+    last_cause: str = ""
+    found: str = ""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What is known about the end of its last run; every field is empty where it is not known."""
+        return Evidence.decode(self.found) if self.found else NO_EVIDENCE
+
+    @property
+    def memory_kb(self) -> int | None:
+        """The most memory that its last run's process had when that died, in KiB; None: not known."""
+        return self.evidence.rss_kb
+
+    @property
+    def has_history(self) -> bool:
+        """Whether the ledger keeps a record of this task id."""
+        return self.deliveries > 1 or self.candidate
+
+
+FIRST = Attempt()
 
 #: What a start says about what runs beside it: nothing of its worker's, or its worker, which goes on
 #: with other work, while the start is in a cell (``sandbox``). 0: anything.

@@ -16,8 +16,6 @@ from celery.signals import before_task_publish
 from celery.utils.log import get_logger
 
 from celery_poison import headers as names
-from celery_poison.acks import GuardedTask, acknowledge_late
-from celery_poison.attempt import FIRST, attempts, carried
 from celery_poison.basics.calling import first, tell
 from celery_poison.broker.capture import Sink, capture
 from celery_poison.errors import ConfigurationError, NoLedger
@@ -25,9 +23,11 @@ from celery_poison.extension import Extensions
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import bound, open_redis
 from celery_poison.ledger.tls import with_tls
+from celery_poison.model import FIRST, Attempt
 from celery_poison.policy import Overrides, Policy, policy_of
 from celery_poison.rules.values import REDIS_SCHEMES
 from celery_poison.settings import PREFIX, Settings
+from celery_poison.upstream.acks import GuardedTask, acknowledge_late
 
 logger = get_logger("celery_poison")
 
@@ -312,6 +312,13 @@ def _mark_what_is_sent_again(headers: dict[str, Any], retry_policy: dict[str, An
 
     retry_policy["errback"] = mark
 
+
+#: Attempts running in this process, by task id. Kept out of the request, whose unknown entries Celery
+#: would copy into the headers of retries.
+attempts: dict[str, Attempt] = {}
+
+#: What the retries that are being sent in this process carry in their header ``poison_failures``, by task id.
+carried: dict[str, str] = {}
 
 #: Task ids whose next message must be looked up before it runs.
 _marked_ids: set[str] = set()

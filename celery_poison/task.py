@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 from celery import Celery
 from celery.app.task import Context, Task
 
-from celery_poison.acks import GuardedTask, refuse_early_ack
-from celery_poison.attempt import FIRST, attempts, carried
 from celery_poison.broker.capture import sent_at_once
 from celery_poison.headers import mid_of
-from celery_poison.plugin import plugin_of
+from celery_poison.model import FIRST
+from celery_poison.plugin import attempts, carried, plugin_of
+from celery_poison.upstream.acks import GuardedTask, refuse_early_ack
 from celery_poison.upstream.requests import (
     DiscardRequested,
     QuarantineRequested,

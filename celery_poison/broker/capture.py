@@ -23,7 +23,7 @@ from kombu import Producer
 from kombu.utils import json as kombu_json
 
 from celery_poison.headers import MARK, mid_of
-from celery_poison.reports import ReportedMessage
+from celery_poison.rules.reports import ReportedMessage
 from celery_poison.upstream import hooks
 
 

@@ -18,7 +18,7 @@ from celery import Celery, Task, current_task, signals
 from kombu import serialization
 
 from celery_poison import guarded
-from celery_poison.attempt import FIRST
+from celery_poison.model import FIRST
 from celery_poison.testing import deaths
 
 #: The URL of a Redis server, without a database; and 1 to leave the plugin out.

@@ -1,1 +1,1 @@
-"""Rules without a store and without Celery: what blocks, where poison goes, what a doubt weighs."""
+"""Rules and forms without a store and without Celery: what blocks, where poison goes, what a report holds."""

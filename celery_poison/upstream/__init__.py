@@ -1,1 +1,1 @@
-"""What we know of the inside of Celery, billiard and kombu: private names, and how requests end."""
+"""What we know of Celery, billiard and kombu: private names, how tasks acknowledge, and how requests end."""

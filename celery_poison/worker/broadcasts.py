@@ -13,7 +13,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 from kombu.common import Broadcast
 
-from celery_poison.acks import acknowledging, own_acks
+from celery_poison.upstream.acks import acknowledging, own_acks
 from celery_poison.worker.threads import EventLoop
 
 logger = get_logger("celery_poison")

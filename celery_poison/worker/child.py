@@ -19,7 +19,6 @@ from celery.app.task import Task
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
-from celery_poison.attempt import attempts
 from celery_poison.basics.calling import within
 from celery_poison.basics.parts import Tie
 from celery_poison.causes import Evidence
@@ -27,7 +26,7 @@ from celery_poison.decide import End, Failing
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
 from celery_poison.headers import FAILURES
 from celery_poison.model import Ended, Start
-from celery_poison.plugin import plugin_of
+from celery_poison.plugin import attempts, plugin_of
 from celery_poison.rules.failures import Failure, carried_after, failure_of
 from celery_poison.task import running
 from celery_poison.upstream.requests import (

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_poison import causes
-from celery_poison.attempt import Attempt
 from celery_poison.decide import Facts
 from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
 from celery_poison.ledger.messages import MessageState
-from celery_poison.model import NO_HISTORY, Ended, History, Limits, ParkingState, Phase, Start
+from celery_poison.model import NO_HISTORY, Attempt, Ended, History, Limits, ParkingState, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.rules.failures import last_trouble
 from celery_poison.worker.protocol1 import names_of

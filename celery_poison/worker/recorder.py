@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from celery_poison.attempt import FIRST, Attempt
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import SENT, known_as
 from celery_poison.ledger import Ledger
@@ -17,10 +16,10 @@ from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
 from celery_poison.ledger.writer import Writer, bulk, command
-from celery_poison.model import ALONE, Ended, Start
+from celery_poison.model import ALONE, FIRST, Attempt, Ended, Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import Arguments, arguments_of, hash_of, original_of
-from celery_poison.reports import ReportedMessage
+from celery_poison.rules.reports import ReportedMessage
 from celery_poison.settings import Settings
 from celery_poison.upstream.requests import BodyNotReached
 from celery_poison.worker.durable import Durable

@@ -11,7 +11,6 @@ from typing import Any
 
 from celery import Celery
 
-from celery_poison.acks import give_back_acks
 from celery_poison.basics.calling import gather, tell
 from celery_poison.basics.forking import keep_from_forks
 from celery_poison.broker.book import Books
@@ -26,6 +25,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Host, PoolFacts, Prepare
+from celery_poison.upstream.acks import give_back_acks
 from celery_poison.worker import child, crash_reports, seed
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Complaints, greet

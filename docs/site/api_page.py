@@ -18,7 +18,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "celery_poison.errors": None,
     "celery_poison.marks": None,
     "celery_poison.outbox": ("outbox_table", "publishing_in"),
-    "celery_poison.reports": ("Report", "ReportedMessage"),
+    "celery_poison.rules.reports": ("Report", "ReportedMessage"),
     "celery_poison.signals": None,
 }
 _ROLE = re.compile(r":\w+:`~?([^`]+)`|``([^`]+)``")

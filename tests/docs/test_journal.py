@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from celery_poison.attempt import Attempt
 from celery_poison.decide import End
 from celery_poison.ledger import Keys
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
-from celery_poison.model import Ended
+from celery_poison.model import Attempt, Ended
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.worker.recorder import Given, Recorder, Ticket

@@ -20,7 +20,7 @@ from celery_poison.extensions.outbox.relay import MOVER_BOUND, Rounds
 from celery_poison.extensions.outbox.storing import Outbox
 from celery_poison.ledger.connection import bound
 from celery_poison.plugin import plugin_of
-from celery_poison.reports import Report
+from celery_poison.rules.reports import Report
 
 #: Nobody listens there.
 NOWHERE = "redis://127.0.0.1:1/0"

@@ -17,7 +17,7 @@ from celery_poison.extensions.error_transactions import transactions
 from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
-from celery_poison.reports import ROOT, Kind, Report, ReportedMessage
+from celery_poison.rules.reports import ROOT, Kind, Report, ReportedMessage
 
 START = Start.of("boot.1", "node/boot", "id1", "shop.charge", queue="q")
 MESSAGE = ReportedMessage(id="id1", mid="m1", task="shop.charge", queue="q", args=[7], kwargs={})

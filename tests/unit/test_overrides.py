@@ -15,7 +15,7 @@ from celery_poison import guarded
 from celery_poison.errors import ConfigurationError
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.policy import OVERRIDABLE, Overrides, Policy, check_options, own_options
-from celery_poison.reports import Kind
+from celery_poison.rules.reports import Kind
 from celery_poison.settings import Settings
 
 ordinary = st.integers(1, 10**12)

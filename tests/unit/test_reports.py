@@ -13,7 +13,7 @@ from celery import Celery, chain
 from celery_poison import guarded, install
 from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.error_transactions.transactions import signature_for
-from celery_poison.reports import MAX_BODY, Kind, Report, ReportedMessage
+from celery_poison.rules.reports import MAX_BODY, Kind, Report, ReportedMessage
 from tests.docs.pages import rows, section, text, words
 
 JSON = "application/json"

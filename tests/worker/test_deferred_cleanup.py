@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from celery_poison.attempt import FIRST
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.model import Ended, Start
+from celery_poison.model import FIRST, Ended, Start
 from celery_poison.settings import Settings
 from celery_poison.worker import inflight as module
 from celery_poison.worker.inflight import DeferredCleanup

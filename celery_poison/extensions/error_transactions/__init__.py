@@ -1,8 +1,8 @@
 """Error transactions (TP1-3): signatures that are started with a report of what became of a message.
 
-``transactions`` starts them, and only workers and acts load it. A report is what ``celery_poison.reports``
-makes. For one of a failed attempt, the recorder of its process has left the message in the ledger
-(``worker/recorder.py``).
+``transactions`` starts them, and only workers and acts load it. A report is what
+``celery_poison.rules.reports`` makes. For one of a failed attempt, the recorder of its process has left the
+message in the ledger (``worker/recorder.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from celery_poison.decide import End, Run
 from celery_poison.extension import Around, Extension, Stored
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
-from celery_poison.reports import Kind, Report
+from celery_poison.rules.reports import Kind, Report
 
 if TYPE_CHECKING:
     from celery_poison.extensions.error_transactions.transactions import ErrorTransactions

@@ -28,7 +28,7 @@ from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored_message import original, stored_message
-from celery_poison.reports import ROOT, Kind, Report, ReportedMessage
+from celery_poison.rules.reports import ROOT, Kind, Report, ReportedMessage
 
 logger = get_logger("celery_poison")
 

@@ -21,8 +21,8 @@ from celery_poison.extensions.outbox.unsent import error_transactions, send_fail
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import bound
 from celery_poison.plugin import Plugin
-from celery_poison.reports import Report
 from celery_poison.rules.blocks import Kind, read_rules
+from celery_poison.rules.reports import Report
 from celery_poison.upstream import hooks
 
 logger = get_logger("celery_poison")

@@ -8,7 +8,7 @@ from celery_poison.basics.calling import gather
 from celery_poison.broker.capture import Outgoing, reported
 from celery_poison.extensions.outbox.packing import row_of
 from celery_poison.extensions.outbox.send_failures import Cause
-from celery_poison.reports import Kind, Report
+from celery_poison.rules.reports import Kind, Report
 
 
 def send_failed(
