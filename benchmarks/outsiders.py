@@ -47,6 +47,7 @@ def play(setup: Setup, args: argparse.Namespace) -> dict[str, Any]:
         for number in range(args.kills):
             time.sleep(args.every)
             supervisor.workers[number % 2].kill_group()
+            wait_until(lambda seen=number: len(supervisor.deaths) > seen, 60, what="its death is seen")
         with suppress(WaitTimeout):
             wait_until(lambda: fleet.names("end") | fleet.convicted() >= names, args.patience, interval=0.2)
         runs = [mark.name for mark in fleet.marks("start")]
