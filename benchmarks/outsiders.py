@@ -47,7 +47,7 @@ def play(setup: Setup, args: argparse.Namespace) -> dict[str, Any]:
         for number in range(args.kills):
             time.sleep(args.every)
             supervisor.workers[number % 2].kill_group()
-            wait_until(lambda seen=number: len(supervisor.deaths) > seen, 60, what="its death is seen")
+            _await_deaths(supervisor, number + 1)
         with suppress(WaitTimeout):
             wait_until(lambda: fleet.names("end") | fleet.convicted() >= names, args.patience, interval=0.2)
         runs = [mark.name for mark in fleet.marks("start")]
@@ -60,6 +60,10 @@ def play(setup: Setup, args: argparse.Namespace) -> dict[str, Any]:
             "again_after_its_last_mark": sorted({name for name in ends if ends.count(name) > 1}),
             "most_runs": max(runs.count(name) for name in names),
         }
+
+
+def _await_deaths(supervisor: Supervisor, count: int) -> None:
+    wait_until(lambda: len(supervisor.deaths) >= count, 60, what="its death is seen")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
