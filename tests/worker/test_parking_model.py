@@ -34,8 +34,8 @@ HOME, COURT = "q", "court"
 POLICY = Policy(max_crashes=10**6)
 
 
-class Died(Exception):
-    """The monitor, between publishing and noting it."""
+class Died(BaseException):
+    """The monitor, between publishing and noting it; no refusal of the broker, which it would remember."""
 
 
 class Copy:
