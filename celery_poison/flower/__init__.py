@@ -8,7 +8,8 @@ Either ``celery -A proj poison flower`` with all of Flower's options, or two lin
 In reading order: here are added routes, tab and metrics. ``pages`` answers people, ``api`` programs, both
 after ``access`` has let a request in; what changes something, ``acts`` and ``changing`` do for both. What
 they ask is answered by ``ledger``, away from Flower's event loop, out of the read model and
-:class:`~celery_poison.quarantine.Quarantine`. ``choosing`` says what can be done, and with which messages.
+:class:`~celery_poison.quarantine.Quarantine`. ``choosing`` says what can be done, and with which messages;
+``parts`` finds what extensions bring.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from flower.views import monitor
 from tornado.template import Loader, Template
 from tornado.web import StaticFileHandler, url
 
-from celery_poison.flower import acts, api, pages
+from celery_poison.flower import acts, api, pages, parts
 from celery_poison.metrics import register
 
 __all__ = ["install"]
@@ -75,7 +76,6 @@ def handlers() -> list[Any]:
         url(r"/poison/message/(.+)", pages.MessagePage, name="poison-message"),
         url(r"/poison/task/(.+)", pages.TaskRedirect, name="poison-task"),
         url(r"/poison/body/(.+)", pages.Body, name="poison-body"),
-        url(r"/poison/repro/(.+)", pages.ReproFile, name="poison-repro"),
         url(r"/poison/incidents", pages.IncidentsPage, name="poison-incidents"),
         url(r"/poison/preview/(\w+)", pages.PreviewPage, name="poison-preview"),
         url(r"/poison/act/(\w+)", pages.Act, name="poison-act"),
@@ -88,6 +88,7 @@ def handlers() -> list[Any]:
         url(r"/poison/held/begin", pages.Decide, {"act": acts.hold_back}, name="poison-hold"),
         url(r"/poison/proposal/(apply|dismiss)", pages.Decide, {"act": acts.decide}, name="poison-proposal"),
         url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
+        *parts.routes(),
         *(url(f"/api/poison/{address}", api.Api, answers) for address, answers in api.ROUTES.items()),
     ]
 

@@ -20,6 +20,7 @@ from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.async_ledger import ActJob
 from celery_poison.flower.choosing import ACTIONS, Choice, MessageAct, NothingChosen, scheduled
+from celery_poison.flower.parts import is_here
 from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import Overview
@@ -28,8 +29,8 @@ from celery_poison.quarantine.store import Store
 #: Sending to a queue, beside the scopes of a pause.
 SENDING = "sending"
 KINDS = (*Scope, SENDING)
-#: Those that a person begins: a worker suspends itself.
-HOLDS = (str(Scope.QUEUE), str(Scope.TASK), SENDING)
+#: Those that a person begins, with their extension: a worker suspends itself.
+HOLDS = {str(Scope.QUEUE): "holds", str(Scope.TASK): "holds", SENDING: "outbox"}
 #: Seconds after which rows of the user's database should have been moved, even if a relay died.
 OVERDUE = 30.0
 
@@ -121,8 +122,9 @@ async def hold_back(of: Guarded) -> Any:
         HTTPError: 400: it is none of these.
     """
     kind, name, whose = map(of.said, ("kind", "name", "of"))
-    if kind not in HOLDS or not name:
-        raise HTTPError(400, f"kind must be one of {', '.join(HOLDS)}, and name must be given")
+    kinds = [each for each, room in HOLDS.items() if is_here(room)]
+    if kind not in kinds or not name:
+        raise HTTPError(400, f"kind must be one of {', '.join(kinds)}, and name must be given")
     desk, note = HoldDesk(Store(of.application.capp)), of.said("note")
     how: dict[str, Any] = {"actor": of.actor, "note": note}
     begins: dict[str, Callable[[], object]] = {

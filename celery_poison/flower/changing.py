@@ -18,6 +18,7 @@ from celery_poison.flower.access import Guarded
 from celery_poison.flower.acts import SENDING
 from celery_poison.flower.async_ledger import PUBLISH_TIMEOUT
 from celery_poison.flower.choosing import NothingChosen
+from celery_poison.flower.parts import is_here
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
@@ -128,8 +129,9 @@ async def block(of: Guarded) -> Any:
         HTTPError: 400: there is no such kind.
     """
     kind, name, task = (of.said(each).strip() for each in ("kind", "name", "task"))
-    if kind not in KINDS:
-        raise HTTPError(400, f"kind must be one of {', '.join(KINDS)}")
+    kinds = KINDS if is_here("outbox") else (*Kind,)
+    if kind not in kinds:
+        raise HTTPError(400, f"kind must be one of {', '.join(kinds)}")
     if not name:
         raise NothingChosen(f"Say which {'queue' if kind == SENDING else kind}")
     typed = of.said("expires").strip()

@@ -8,19 +8,15 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from celery import Celery
 from flower.views import BaseHandler
 from tornado.web import HTTPError, authenticated
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError, ProposalRefused
-from celery_poison.extensions.repro.writing import Repro, call_of, repro_of
-from celery_poison.flower import acts, changing, deaths, incidents, words
+from celery_poison.flower import acts, changing, deaths, incidents, parts, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
 from celery_poison.flower.async_ledger import ANSWER_TIMEOUT, SEARCH_TIMEOUT, AsyncLedger
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing, MessageAct
 from celery_poison.flower.message import MessageStory, read_story
-from celery_poison.plugin import plugin_of
-from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.finder import PAGE_COUNTS_TO, PAGE_LOOKS_AT, Found
 from celery_poison.quarantine.lookup import AmbiguousId
 from celery_poison.quarantine.read_model import LISTED, NEWEST
@@ -65,6 +61,7 @@ class Page(Guarded, BaseHandler):
             trouble=self.ledger.trouble,
             snapshot=self.ledger.snapshot,
             link_with=self.link_with,
+            is_here=parts.is_here,
             **values,
         )
 
@@ -168,6 +165,7 @@ class MessagePage(Page):
             error=error,
             offered=self.offers(story.record.state if story else ""),
             bodies_shown=not self.bodies_closed,
+            downloads=parts.downloads(),
         )
 
 
@@ -196,23 +194,6 @@ class Body(Page):
             raise HTTPError(403, "Bodies are shown only where Flower asks who you are")
         stored = await self.ledger.ask(lambda: self.ledger.quarantine.message(mid))
         self.send_body(stored.body)
-
-
-class ReproFile(Page):
-    """A failing test of a message in quarantine (NEW-21)."""
-
-    @authenticated
-    async def get(self, mid: str) -> None:
-        if self.bodies_closed:
-            raise HTTPError(403, "Bodies are shown only where Flower asks who you are")
-        made = await self.ledger.ask(lambda: _repro(self.capp, self.ledger.quarantine, mid))
-        self.send_body(made.text.encode("ascii"), made.name)
-
-
-def _repro(app: Celery, quarantine: Quarantine, mid: str) -> Repro:
-    record, stored = quarantine.get(mid), quarantine.message(mid)
-    call = call_of(app, plugin_of(app).settings.redact, record.task, stored)
-    return repro_of(app, record, stored, call)
 
 
 class IncidentsPage(Page):
