@@ -26,7 +26,6 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     Raises:
         Refused: the option, its value, and the cure.
     """
-    _check_lake(name, options["lake"])
     if name in _INGESTING and not options.get("url"):
         raise Refused("which Redis? --redis redis://…, or celery -A proj poison pipeline …", WRONG_USAGE)
     if options.get("new") and any(options.get(name) for name in ("since", "until", "cause")):
@@ -47,6 +46,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     for option, check in checks.items():
         if options.get(option):
             check(options[option])
+    _check_lake(name, options["lake"])
 
 
 def conf_of(options: Mapping[str, Any]) -> dict[str, str]:
@@ -76,11 +76,11 @@ def _check_lake(name: str, lake: str) -> None:
         if not place.exists():
             raise Refused(f"--lake {lake}: there is no such directory; `pipeline ingest` makes one")
         return
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"--lake {lake}: the directory cannot be made: {error.strerror}") from error
-    if not os.access(place, os.W_OK | os.X_OK):
+    # Made with its first entries: what is refused until then leaves none behind.
+    there = next(each for each in (place, *place.absolute().parents) if os.path.exists(each))
+    if not there.is_dir():
+        raise Refused(f"--lake {lake}: the directory cannot be made: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
         raise Refused(f"--lake {lake}: this user may not write there")
 
 

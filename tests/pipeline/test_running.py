@@ -131,6 +131,14 @@ def test_a_mistake_is_one_sentence_before_spark_starts(
     assert len(ran.output.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("more", [[], ["--redis", "redis://x", "--conf", "x"]])
+def test_a_refused_ingest_leaves_no_empty_directory(more: list[str], tmp_path: Path) -> None:
+    lake = tmp_path / "new" / "lake"
+    ran = CliRunner().invoke(main, ["pipeline", "ingest", "--lake", str(lake), *more])
+    assert ran.exit_code == 2, ran.output
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_full_disk_is_told_in_one_sentence() -> None:
     full = OSError(28, "No space left on device", "/data/lake/journal")
     with (
