@@ -15,6 +15,7 @@ import numpy as np
 
 from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, Ask, few
 from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, Step, replay, timeline
+from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from celery_poison.pipeline.window import Window
 from celery_poison.policy import EVERY_TASK
 
@@ -50,7 +51,8 @@ with attempt as (select * from {{kin}} r where id is not null and {{window}} and
 select id, coalesce(started_at, ended_at) as started, ended_at as ended, ending,
   coalesce(blame, '') as blame, coalesce(proof, '') as proof, coalesce(death, '') as death,
   incident is not null as in_incident, coalesce(cause, '') as cause,
-  coalesce(fingerprint, '') as fingerprint, coalesce(runtime_ms, 0) as runtime_ms, coalesce(task, '') as task
+  coalesce(fingerprint, '') as fingerprint, least(coalesce(runtime_ms, 0), {LONGEST_MS}) as runtime_ms,
+  coalesce(task, '') as task
 from concerned order by ended_at, seq
 """
 _CHANGES = """

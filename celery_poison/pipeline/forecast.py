@@ -16,6 +16,7 @@ from scipy import stats
 from celery_poison.pipeline.blame import ALWAYS, SIZES, Ask
 from celery_poison.pipeline.dispersion import Floats
 from celery_poison.pipeline.model import FALSE_SHARE
+from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from celery_poison.pipeline.window import SIZE, Window
 
 #: What can be asked of a run: in SQL, how many of its unit make the one that is shown, and that one's name.
@@ -105,7 +106,7 @@ def _query(measure: str, limit: float) -> str:
     select task, {size} as size, release, cast(date as string) as date, died,
       coalesce({above} or {ran_out}, false) as above, coalesce({ran_out} and not {above}, false) as spared,
       cast(floor({_PARTS} * log2(greatest({value}, 1))) as int) as place,
-      count(*) as n, cast(sum(runtime_ms) as double) as ms
+      count(*) as n, cast(sum(least(runtime_ms, {LONGEST_MS})) as double) as ms
     from {{measured}} m where task is not null and {value} is not null and {{recent}} and {{window}}
     group by all"""
 

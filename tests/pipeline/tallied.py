@@ -28,7 +28,7 @@ select token, id, task, queue, split_part(split_part(worker, '/', 1), '@', 2) as
   ), 'open') end as proof,
   crashes, payload_bytes, coalesce(runtime_ms, 0) as runtime_ms, memory_kb, fingerprint, evidence,
   run_memory_kb, enqueued_at, deliveries,
-  "at" - to_milliseconds(coalesce(runtime_ms, 0)) as started_at, "at" as ended_at, seq,
+  "at" - to_milliseconds(least(coalesce(runtime_ms, 0), 604800000)) as started_at, "at" as ended_at, seq,
   cast("at" as date) as date
 from ends e
 """

@@ -14,6 +14,7 @@ import numpy as np
 
 from celery_poison.cli.pipeline_forecast import of_limit, of_task
 from celery_poison.pipeline.forecast import Chance, forecast
+from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from tests.pipeline import tallied
 from tests.pipeline.entries import died, ran
 
@@ -95,6 +96,15 @@ def test_NEW_7_a_wait_is_from_publish_to_first_start_and_latency_to_the_end() ->
     (wait,), (latency,) = forecast(ask, "wait", 1), forecast(ask, "latency", 3.5)
     assert wait["p50"] == pytest.approx(2, rel=0.1) and wait["share"] == 1
     assert latency["above"] == 400  # of release 2
+
+
+def test_one_run_time_that_cannot_be_true_changes_no_forecast() -> None:
+    def told(ms: int) -> list[str]:
+        strange = ran("x", "x", DAY, ms, run_memory_kb=300 * 1024, payload_bytes=500, release="1")
+        rows = forecast(tallied.entries([*_fleet(), strange]), "peak", 200)
+        return [*map(repr, rows), *of_limit(rows, "peak", 200, "MiB")]
+
+    assert told(2**63 - 1) == told(LONGEST_MS)
 
 
 def test_where_nothing_is_known_nothing_is_forecast() -> None:

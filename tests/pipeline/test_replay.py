@@ -13,6 +13,7 @@ import numpy as np
 
 from celery_poison.pipeline.backtest import AS_IT_WAS, GRID, gained, past, recommend, say
 from celery_poison.pipeline.replay import InForce, Outcome, Policy, Step, replay, timeline
+from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from tests.pipeline import tallied
 from tests.pipeline.entries import START, cleared, died, ran
 
@@ -208,3 +209,11 @@ def test_the_past_is_what_a_policy_can_treat_differently_with_the_changes_of_it(
     assert [step.in_force.max_crashes for step in steps] == [2, 2, 3, 3, 3]
     assert now == InForce(max_crashes=3)
     assert days == [DAY]
+
+
+def test_one_run_time_that_cannot_be_true_changes_no_back_test() -> None:
+    def told(ms: int) -> list[int]:
+        steps, _, _ = past(tallied.entries([died("a", "a1", 10, ms=ms), ran("a", "a2", 20, ms)]))
+        return [step.runtime_ms for step in steps]
+
+    assert told(2**63 - 1) == told(LONGEST_MS) == [LONGEST_MS] * 2
