@@ -16,6 +16,7 @@ from celery_poison.cli.session import WRONG_USAGE, Refused
 
 #: Commands that write what Redis holds into the lake; they make it where there is none.
 _INGESTING = ("ingest", "all_of_it")
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 #: Options of ``forecast``; it needs one of them.
 LIMITS = ("peak", "runtime", "wait", "latency")
 
@@ -56,14 +57,21 @@ def conf_of(options: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def said_plainly() -> Iterator[None]:
-    """Say in one sentence that a disk is full or a file cannot be read or written."""
+    """Say in one sentence that a disk is full, in a task of Spark's too, or a file cannot be used."""
     try:
         yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        where = f" at {error.filename}" if error.filename else ""
+    except Exception as error:
+        # Of a task, Java or deltalake the text alone tells it.
+        full = next((each for each in _FULL if each in str(error)), "")
+        if not full and not isinstance(error, OSError):
+            raise
+        told = full or getattr(error, "strerror", None) or str(error)
+        place = getattr(error, "filename", None)
+        where = (
+            f" at {place}" if place else " for the lake, or for Spark's own files (TMPDIR)" if full else ""
+        )
         cure = "; make room and run the command again, nothing is lost" if full else ""
-        raise Refused(f"{error.strerror or error}{where}{cure}") from error
+        raise Refused(f"{told}{where}{cure}") from error
 
 
 def _check_lake(name: str, lake: str) -> None:

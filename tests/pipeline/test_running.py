@@ -148,6 +148,24 @@ def test_a_full_disk_is_told_in_one_sentence() -> None:
         raise full
 
 
+@pytest.mark.parametrize(
+    "text",
+    [  # as deltalake and Spark word it on a full tmpfs
+        "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: "
+        "No space left on device (os error 28)",
+        "An error occurred while calling o47.count.\n: org.apache.spark.SparkException: Job aborted due to "
+        "stage failure: Task 0 in stage 0.0 failed 1 times\njava.io.IOException: No space left on device",
+        "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device",
+    ],
+)
+def test_a_full_disk_of_another_library_is_one_sentence_too(text: str) -> None:
+    sentence = r"^No space left on device for the lake, .*\(TMPDIR\); make room"
+    with pytest.raises(Refused, match=sentence), said_plainly():
+        raise RuntimeError(text)
+    with pytest.raises(RuntimeError, match="of another kind"), said_plainly():
+        raise RuntimeError("of another kind")
+
+
 @pytest.mark.matrix
 def test_no_library_warns_in_what_a_command_prints(java: None, tmp_path: Path) -> None:
     from examples.histories import World, write_lake
