@@ -11,12 +11,16 @@ from pathlib import Path
 from re import fullmatch
 from typing import Any
 
+import click
+
 from celery_poison.causes import is_known
 from celery_poison.cli.session import WRONG_USAGE, Refused
+from celery_poison.errors import PoisonError
 
 #: Commands that write what Redis holds into the lake; they make it where there is none.
 _INGESTING = ("ingest", "all_of_it")
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+_WHERE = ", of the lake, of --out or of Spark's own files (SPARK_LOCAL_DIRS, else /tmp)"
 #: Options of ``forecast``; it needs one of them.
 LIMITS = ("peak", "runtime", "wait", "latency")
 
@@ -60,6 +64,8 @@ def said_plainly() -> Iterator[None]:
     """Say in one sentence that a disk is full, in a task of Spark's too, or a file cannot be used."""
     try:
         yield
+    except (PoisonError, click.ClickException):
+        raise  # said already; Redis, too, may have no disk left
     except Exception as error:
         # Of a task, Java or deltalake the text alone tells it.
         full = next((each for each in _FULL if each in str(error)), "")
@@ -67,9 +73,7 @@ def said_plainly() -> Iterator[None]:
             raise
         told = full or getattr(error, "strerror", None) or str(error)
         place = getattr(error, "filename", None)
-        where = (
-            f" at {place}" if place else " for the lake, or for Spark's own files (TMPDIR)" if full else ""
-        )
+        where = f" at {place}" if place else _WHERE if full else ""
         cure = "; make room and run the command again, nothing is lost" if full else ""
         raise Refused(f"{told}{where}{cure}") from error
 
@@ -84,10 +88,10 @@ def _check_lake(name: str, lake: str) -> None:
         if not place.exists():
             raise Refused(f"--lake {lake}: there is no such directory; `pipeline ingest` makes one")
         return
-    # Made with its first entries: what is refused until then leaves none behind.
-    there = next(each for each in (place, *place.absolute().parents) if os.path.exists(each))
+    # Made when Redis has answered: what is refused until then leaves none behind.
+    there = next(each for each in (place, *place.absolute().parents) if os.path.lexists(each))
     if not there.is_dir():
-        raise Refused(f"--lake {lake}: the directory cannot be made: {there} is a file")
+        raise Refused(f"--lake {lake}: the directory cannot be made: {there} is no directory")
     if not os.access(there, os.W_OK | os.X_OK):
         raise Refused(f"--lake {lake}: this user may not write there")
 

@@ -123,6 +123,8 @@ async def hold_back(of: Guarded) -> Any:
     """
     kind, name, whose = map(of.said, ("kind", "name", "of"))
     kinds = [each for each, room in HOLDS.items() if is_here(room)]
+    if not kinds:
+        raise HTTPError(400, "nothing can be held back here: its extensions are left out")
     if kind not in kinds or not name:
         raise HTTPError(400, f"kind must be one of {', '.join(kinds)}, and name must be given")
     desk, note = HoldDesk(Store(of.application.capp)), of.said("note")

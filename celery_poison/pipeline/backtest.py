@@ -51,8 +51,8 @@ with attempt as (select * from {{kin}} r where id is not null and {{window}} and
 select id, coalesce(started_at, ended_at) as started, ended_at as ended, ending,
   coalesce(blame, '') as blame, coalesce(proof, '') as proof, coalesce(death, '') as death,
   incident is not null as in_incident, coalesce(cause, '') as cause,
-  coalesce(fingerprint, '') as fingerprint, least(coalesce(runtime_ms, 0), {LONGEST_MS}) as runtime_ms,
-  coalesce(task, '') as task
+  coalesce(fingerprint, '') as fingerprint,
+  greatest(0, least(coalesce(runtime_ms, 0), {LONGEST_MS})) as runtime_ms, coalesce(task, '') as task
 from concerned order by ended_at, seq
 """
 _CHANGES = """

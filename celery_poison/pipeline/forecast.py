@@ -19,12 +19,14 @@ from celery_poison.pipeline.model import FALSE_SHARE
 from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from celery_poison.pipeline.window import SIZE, Window
 
+#: A run's milliseconds; no run takes longer, whatever its entry says.
+RAN = f"(case when runtime_ms > {LONGEST_MS} then {LONGEST_MS} else runtime_ms end)"
 #: What can be asked of a run: in SQL, how many of its unit make the one that is shown, and that one's name.
 MEASURES = {
     "peak": ("run_memory_kb", 1024, "MiB"),
-    "runtime": ("runtime_ms", 1000, "s"),
+    "runtime": (RAN, 1000, "s"),
     "wait": ("wait_ms", 1000, "s"),
-    "latency": ("wait_ms + runtime_ms", 1000, "s"),
+    "latency": (f"wait_ms + {RAN}", 1000, "s"),
 }
 #: Values are counted by so many parts of a doubling.
 _PARTS = 8
@@ -106,7 +108,7 @@ def _query(measure: str, limit: float) -> str:
     select task, {size} as size, release, cast(date as string) as date, died,
       coalesce({above} or {ran_out}, false) as above, coalesce({ran_out} and not {above}, false) as spared,
       cast(floor({_PARTS} * log2(greatest({value}, 1))) as int) as place,
-      count(*) as n, cast(sum(least(runtime_ms, {LONGEST_MS})) as double) as ms
+      count(*) as n, cast(sum({RAN}) as double) as ms
     from {{measured}} m where task is not null and {value} is not null and {{recent}} and {{window}}
     group by all"""
 

@@ -14,6 +14,7 @@ def test_SAP_2_a_killed_main_process_takes_its_children_along(crew: Watched) -> 
     with crew.worker() as first:
         held = crew.await_held(first, 2)
         children = set(first.session_pids()) - {first.main_pid}
+        assert children
         first.kill_main()
         crew.await_that(lambda: not any(map(procfs.process, children)), "its children are dead too")
         with crew.worker("w2"):

@@ -45,3 +45,4 @@ def test_pages_offer_nothing_of_extensions_that_are_left_out(
     for route in ("block", "held/begin"):
         refused = flower.post_json(f"/api/poison/{route}", {"kind": "sending", "name": "mail"})
         assert refused.status == 400 and "sending" not in refused.json["error"]
+    assert "extensions are left out" in refused.json["error"]

@@ -217,3 +217,4 @@ def test_one_run_time_that_cannot_be_true_changes_no_back_test() -> None:
         return [step.runtime_ms for step in steps]
 
     assert told(2**63 - 1) == told(LONGEST_MS) == [LONGEST_MS] * 2
+    assert told(-5) == [0, 0]

@@ -16,7 +16,7 @@ from celery_poison.cli import pipeline as commands
 from celery_poison.cli.pipeline_checks import said_plainly
 from celery_poison.cli.session import Refused
 from celery_poison.cli.standalone import main
-from celery_poison.errors import ConfigurationError
+from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.pipeline import session
 from celery_poison.pipeline.session import together
 from tests import PATIENCE
@@ -159,11 +159,14 @@ def test_a_full_disk_is_told_in_one_sentence() -> None:
     ],
 )
 def test_a_full_disk_of_another_library_is_one_sentence_too(text: str) -> None:
-    sentence = r"^No space left on device for the lake, .*\(TMPDIR\); make room"
+    sentence = r"^No space left on device, of the lake, .*\(SPARK_LOCAL_DIRS, else /tmp\); make room"
     with pytest.raises(Refused, match=sentence), said_plainly():
         raise RuntimeError(text)
     with pytest.raises(RuntimeError, match="of another kind"), said_plainly():
         raise RuntimeError("of another kind")
+    of_redis = "redis://r: Redis refuses the command: MISCONF No space left on device"
+    with pytest.raises(LedgerUnavailable, match=of_redis), said_plainly():
+        raise LedgerUnavailable(of_redis)
 
 
 @pytest.mark.matrix
