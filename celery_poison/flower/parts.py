@@ -17,7 +17,7 @@ from celery_poison.extension import EXTENSIONS
 
 def is_here(room: str) -> bool:
     """Whether an extension was not left out."""
-    return find_spec(EXTENSIONS) is not None and room in import_module(EXTENSIONS).ORDER
+    return room in import_module(EXTENSIONS).ORDER
 
 
 def routes() -> list[Any]:
@@ -31,7 +31,5 @@ def downloads() -> Mapping[str, tuple[str, str]]:
 
 
 def _parts() -> list[ModuleType]:
-    if find_spec(EXTENSIONS) is None:
-        return []
     places = [f"{EXTENSIONS}.{room}.flower" for room in import_module(EXTENSIONS).ORDER]
     return [import_module(place) for place in places if find_spec(place)]
