@@ -15,8 +15,7 @@ from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.changed_copy import Change, call_of
-from celery_poison.quarantine.edits import Draft
+from celery_poison.quarantine.edits import Change, Draft, call_of
 
 
 @verb(

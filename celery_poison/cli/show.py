@@ -21,8 +21,8 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import sentences
 from celery_poison.quarantine.arguments import redacted
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, decoded, preview
-from celery_poison.quarantine.detail import Detail
 from celery_poison.quarantine.failing import canvas_in
+from celery_poison.quarantine.reading import Detail
 from celery_poison.states import State
 
 

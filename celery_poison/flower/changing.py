@@ -23,8 +23,7 @@ from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.care import seconds_of
-from celery_poison.quarantine.changed_copy import call_of
-from celery_poison.quarantine.edits import Edited
+from celery_poison.quarantine.edits import Edited, call_of
 from celery_poison.rules.blocks import Kind, Rule
 from celery_poison.states import State
 

@@ -12,9 +12,9 @@ from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.decisions import WHY_FORCE
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.decisions import Decisions, Listener, Outcomes, Request, Reserved
-from celery_poison.quarantine.detail import Detail
 from celery_poison.quarantine.failing import store_failure, tell_worker
 from celery_poison.quarantine.owner import default_actor
+from celery_poison.quarantine.reading import Detail
 from celery_poison.quarantine.store import Store
 from celery_poison.quarantine.stored_message import stored_message
 from celery_poison.states import Event, State

@@ -16,6 +16,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import Any
 
 from celery import Celery
@@ -45,7 +46,7 @@ def arguments(app: Celery, redact: Redact, task: str, stored: StoredMessage) -> 
             line = HIDDEN  # whether the producer hides the same is not known
         # Half a surrogate pair is good JSON, and nothing that Redis takes.
         if not line:
-            args, kwargs, _ = _call(shown)
+            args, kwargs, _ = call_in(shown)
             values = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in kwargs.items())]
             line = ", ".join(values) or "no arguments"
         return _cut(line, _LONGEST_LINE).encode("utf-8", "replace").decode()
@@ -56,7 +57,7 @@ def arguments(app: Celery, redact: Redact, task: str, stored: StoredMessage) -> 
 def _said_instead(headers: Mapping[str, Any], body: Any) -> str:
     """Return what the producer wants people to see instead of the arguments; empty: it does not say."""
     said = [headers.get("argsrepr"), headers.get("kwargsrepr")]
-    real = [saferepr(each) for each in _call(body)[:2]]
+    real = [saferepr(each) for each in call_in(body)[:2]]
     pairs = zip(said, real, strict=True)
     if all(text is None or _bracketed(str(text)) == _bracketed(own) for text, own in pairs):
         return ""
@@ -87,7 +88,7 @@ def redacted(app: Celery, redact: Redact, task: str, body: Any) -> Any:
         return body
     patterns = _patterns(redact)
     try:
-        args, kwargs, rest = _call(body)
+        args, kwargs, rest = call_in(body)
     except BodyBroken:
         return _hide(body, patterns, "?")
     is_known = task in app.tasks  # else the names of its positional arguments are not known
@@ -112,8 +113,12 @@ def _patterns(redact: Redact) -> tuple[str, ...]:
     return ("*",) if redact is True else tuple(map(str.lower, redact or ()))
 
 
-def _call(body: Any) -> tuple[Any, Any, Any]:
-    """Return positional arguments, named ones, and the rest, of either version of Celery's protocol."""
+def call_in(body: Any) -> tuple[Any, Any, Any]:
+    """Return positional arguments, named ones, and the rest, of either version of Celery's protocol.
+
+    Raises:
+        BodyBroken: a decoded body holds no arguments.
+    """
     match body:
         case [list(args), dict(kwargs), *rest]:
             return args, kwargs, rest
@@ -199,6 +204,26 @@ def fingerprint_of(message: Any, task: str, secret: bytes, function: Callable[..
     return _hash(secret, task, material)
 
 
+def fingerprint_of_copy(
+    stored: StoredMessage, task: str, secret: bytes, function: Callable[..., Any] | None
+) -> str:
+    """Return the fingerprint that a worker would give it: of what it calls its task with now.
+
+    Args:
+        secret: the ledger's; without it there are no fingerprints.
+        function: the task's own. Where it fails, all arguments count, as in workers.
+    """
+    if not secret:
+        return ""
+    received = SimpleNamespace(
+        body=stored.body, received=stored.body, headers=stored.headers, content_type=stored.content_type
+    )
+    try:
+        return fingerprint_of(received, task, secret, function)
+    except Exception:  # the user's own function
+        return fingerprint_of(received, task, secret)
+
+
 def hash_of(secret: bytes, task: str, body: bytes | str, arguments: Arguments | None) -> str:
     """Return the fingerprint by all ``arguments``; by the whole ``body`` where they are not readable."""
     material = to_bytes(body) if isinstance(body, str) else body
@@ -211,7 +236,7 @@ def hash_of(secret: bytes, task: str, body: bytes | str, arguments: Arguments | 
 def arguments_of(body: bytes | str) -> Arguments | None:
     """Return what a task is called with, from a body in JSON; None if that cannot be read."""
     try:
-        args, kwargs, _ = _call(_READ(body) if isinstance(body, str) else json.loads(body))
+        args, kwargs, _ = call_in(_READ(body) if isinstance(body, str) else json.loads(body))
     except (BodyBroken, ValueError, TypeError, RecursionError):
         return None
     return args, kwargs

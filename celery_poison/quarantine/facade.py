@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from celery import Celery
@@ -13,7 +13,6 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.acts import Acts
 from celery_poison.quarantine.decisions import Decisions
 from celery_poison.quarantine.edits import Edits
-from celery_poison.quarantine.finder import Finder
 from celery_poison.quarantine.lines import Lines
 from celery_poison.quarantine.reading import Reading
 from celery_poison.quarantine.releasing import Releases
@@ -55,6 +54,7 @@ class Quarantine:
         self.queries = store.queries
         decisions = Decisions(store)
         self.reading = Reading(store)
+        self.finder = self.reading.finder
         self.acts = Acts(store, decisions)
         self.releases = Releases(store, decisions)
         self.edits = Edits(store, decisions, self.releases.release)
@@ -62,6 +62,8 @@ class Quarantine:
         self.rules = Rules(store)
         plugin = plugin_of(app)
         self._acts = gather(plugin.extensions.acts, plugin.complain, store)
+
+    check_owner = _of("_store", Store.check_owner)
 
     list = _of("reading", Reading.list)
     groups = _of("reading", Reading.groups)
@@ -105,16 +107,3 @@ class Quarantine:
                 if hasattr(part, name):
                     return getattr(part, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def check_owner(self) -> bool:
-        """Check that the ledger is this app's; return False when no worker has signed it yet.
-
-        Raises:
-            SchemaMismatch: it is another's.
-        """
-        return self._store.check_owner()
-
-    @cached_property
-    def finder(self) -> Finder:
-        """Finds and counts by the groups of the ledger."""
-        return self.reading.finder

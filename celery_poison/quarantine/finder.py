@@ -19,7 +19,17 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.rows import Alike, Counted, GroupKind
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.search import GROUP, By, Condition, Filter, Group, group_id, grouped, ranked
+from celery_poison.quarantine.search import (
+    GROUP,
+    By,
+    Condition,
+    Count,
+    Filter,
+    Group,
+    group_id,
+    grouped,
+    ranked,
+)
 from celery_poison.states import State
 
 #: Groups by fingerprint that are read where people look at groups by cause.
@@ -372,22 +382,9 @@ def _pattern(conditions: Iterable[Condition]) -> str:
 
 def merged(alike: Iterable[Alike], by: By) -> list[Group]:
     """Return groups out of finer ones, in the order of :func:`grouped`."""
-    found = defaultdict[tuple[str, str, str | None], list[Alike]](list)
+    groups: dict[tuple[str, str, str | None], Count] = defaultdict(Count)
     for each in alike:
-        found[each.task, each.cause, by.told_by(each.cause, each.fingerprint)].append(each)
-    return ranked(_group(*key, parts) for key, parts in found.items())
-
-
-def _group(task: str, cause: str, fingerprint: str | None, parts: Sequence[Alike]) -> Group:
-    newest = parts[0] if len(parts) == 1 else max(parts, key=lambda part: part.last_seen)
-    return Group(
-        group=group_id(task, cause, fingerprint),
-        task=task,
-        cause=cause,
-        fingerprint=fingerprint or "",
-        count=sum(part.messages for part in parts),
-        relapsed=sum(part.relapsed for part in parts),
-        first_seen=min(part.first_seen for part in parts) / 1000,
-        last_seen=newest.last_seen / 1000,
-        newest=newest.newest,
-    )
+        groups[each.task, each.cause, by.told_by(each.cause, each.fingerprint)].add(
+            each.messages, each.relapsed, each.first_seen / 1000, each.last_seen / 1000, each.newest
+        )
+    return ranked(count.group(*key) for key, count in groups.items())

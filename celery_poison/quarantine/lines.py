@@ -13,7 +13,7 @@ from typing import Any
 
 from celery_poison import causes
 from celery_poison.errors import IllegalTransition, PoisonError
-from celery_poison.quarantine.changed_copy import fingerprint_of_copy
+from celery_poison.quarantine.arguments import fingerprint_of_copy
 from celery_poison.quarantine.decisions import Listener, Outcome, Outcomes, heard, several
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import default_actor

@@ -278,7 +278,10 @@ def grouped(messages: Iterable[MessageRecord], by: By = By.FINGERPRINT) -> list[
     groups: dict[tuple[str, str, str | None], Count] = defaultdict(Count)
     for message in messages:
         fingerprint = by.told_by(message.cause, message.fingerprint)
-        groups[message.task, message.cause, fingerprint].add(message)
+        arrived = message.quarantined_at or message.first_seen or 0.0
+        groups[message.task, message.cause, fingerprint].add(
+            1, message.releases > 0, message.first_seen or arrived, arrived, message.mid
+        )
     return ranked(count.group(*key) for key, count in groups.items())
 
 
@@ -296,13 +299,13 @@ class Count:
         self.count = self.relapsed = 0
         self.first_seen, self.last_seen, self.newest = math.inf, -1.0, ""
 
-    def add(self, message: MessageRecord) -> None:
-        arrived = message.quarantined_at or message.first_seen or 0.0
-        self.count += 1
-        self.relapsed += message.releases > 0
-        self.first_seen = min(self.first_seen, message.first_seen or arrived)
-        if arrived > self.last_seen:
-            self.last_seen, self.newest = arrived, message.mid
+    def add(self, count: int, relapsed: int, first_seen: float, last_seen: float, newest: str) -> None:
+        """Add messages; the attributes are those of :class:`Group`."""
+        self.count += count
+        self.relapsed += relapsed
+        self.first_seen = min(self.first_seen, first_seen)
+        if last_seen > self.last_seen:
+            self.last_seen, self.newest = last_seen, newest
 
     def group(self, task: str, cause: str, fingerprint: str | None) -> Group:
         counted = {name: getattr(self, name) for name in self.__slots__}

@@ -21,8 +21,7 @@ from celery_poison.ledger.wanted import is_there, unwant, want
 from celery_poison.model import MessageRecord, Phase
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.changed_copy import fingerprint_of_copy
+from celery_poison.quarantine.arguments import arguments, fingerprint_of_copy
 from celery_poison.quarantine.stored_message import fields_of, unpack
 from celery_poison.states import State
 

@@ -17,8 +17,7 @@ from celery_poison.errors import PoisonError
 from celery_poison.headers import EDITED, MID, RELEASE
 from celery_poison.model import StoredMessage
 from celery_poison.quarantine.arguments import fingerprint_of
-from celery_poison.quarantine.changed_copy import Call, Change, call_of, changed_call, changed_copy
-from celery_poison.quarantine.edits import Edited
+from celery_poison.quarantine.edits import Call, Change, Edited, call_of, changed_call, changed_copy
 from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper

@@ -8,7 +8,7 @@ import pytest
 
 from celery_poison import Quarantine
 from celery_poison.quarantine.decisions import Outcome
-from celery_poison.quarantine.detail import Detail
+from celery_poison.quarantine.reading import Detail
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper
 
