@@ -36,7 +36,7 @@ VERBS = {
     "pause": "celery_poison.extensions.holds.verbs:pause",
     "resume": "celery_poison.extensions.holds.verbs:resume",
     "outbox": "celery_poison.extensions.outbox.verbs:outbox",
-    "gate": "celery_poison.cli.gate:gate",
+    "gate": "celery_poison.cli.rules:gate",
     "monitor": "celery_poison.cli.monitor:monitor",
     "journal": "celery_poison.cli.journal:journal",
     "doctor": "celery_poison.cli.doctor:doctor",

@@ -1,4 +1,4 @@
-"""``celery poison block | unblock | policy``: what is in force, while the workers run."""
+"""``celery poison block | unblock | policy | gate``: what is in force, while the workers run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from celery_poison.basics.text import command, count_of, when
 from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
+from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
@@ -279,3 +280,48 @@ def _report(change: PolicyChange) -> None:
         f"version {change.version}; {_SOON}",
     )
     answer(change._asdict(), line, hint=hint)
+
+
+# --- fleet gate --------------------------------------------------------------------------------
+
+
+@click.group()
+def gate() -> None:
+    """See and lift the fleet gate, which closes when too many workers die at once.
+
+    While it is closed, only a death on trial convicts. It opens by itself when no more workers die.
+
+    \b
+    celery -A proj poison gate show
+    """
+
+
+@verb(json_option, name="show", group=gate)
+def show_gate(ctx: click.Context) -> None:
+    """Say whether it is closed, since when, and why.
+
+    \b
+    celery -A proj poison gate show
+    """
+    seen = Quarantine(app_of(ctx)).gate()
+    answer(seen.as_dict(), gate_line(seen))
+
+
+@verb(*who_options, json_option, group=gate)
+def lift(ctx: click.Context, note: str, actor: str) -> None:
+    """Let deaths convict again at once, and forget those that closed the gate.
+
+    \b
+    celery -A proj poison gate lift --note "the node is back"
+    """
+    seen = Quarantine(app_of(ctx)).lift_gate(actor=actor, note=note)
+    answer(seen.as_dict(), "lifted  the fleet gate: deaths convict again")
+
+
+def gate_line(gate: GateRecord) -> str:
+    """Return one sentence about how the gate stands."""
+    if gate.closed:
+        return f"CLOSED since {when(gate.closed_at)}, until {when(gate.until)} at the earliest: {gate.story}"
+    if gate.lifted_at is None:
+        return "open"
+    return f"open; lifted {when(gate.lifted_at)} by {gate.lifted_by or 'itself'}"

@@ -24,8 +24,8 @@ from celery_poison.basics.text import (
     utc,
     when,
 )
-from celery_poison.cli.gate import gate_line
 from celery_poison.cli.output import answer, answer_table, print_json, print_wrapped, say, wants_json
+from celery_poison.cli.rules import gate_line
 from celery_poison.cli.session import (
     REFUSED,
     Refused,
