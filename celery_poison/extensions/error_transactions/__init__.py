@@ -90,24 +90,7 @@ class Starts(Extension):
         if run.end is not End.ROLLED_BACK:  # that gives its reason for a cause
             cause = run.cause or cause
         facts = kind, request.message, request.mid, request.start(), cause, str(error)[:REASON_LENGTH]
-        site.background.do(partial(self._tell, self.on(site.ledger), *facts))
-
-    def _tell(
-        self,
-        errors: ErrorTransactions,
-        kind: Kind,
-        message: Any,
-        mid: str,
-        start: Start,
-        cause: str,
-        reason: str,
-    ) -> None:
-        from celery_poison.extensions.error_transactions.transactions import told_of
-
-        _, unsent = errors.attempt(start.token)
-        reported = told_of(message, mid=mid, start=start)
-        errors.tell(Report.about(kind, reported, cause, reason, token=start.token, unsent=unsent))
-        errors.forget_attempt(start.token)
+        site.background.do(partial(self.on(site.ledger).failed, *facts))
 
     def lost(self, ledger: Ledger, mid: str, start: Start, cause: str, reason: str) -> None:
         self.on(ledger).rolled_back(mid, start, cause, reason)

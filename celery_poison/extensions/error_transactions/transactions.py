@@ -110,7 +110,7 @@ class ErrorTransactions:
         except LedgerUnavailable:
             raise
         except BaseException:
-            self.cross_off(report.id)
+            cross_off(self._ledger, report.id)
             raise
         self._pay(report.id, report.as_dict(), task, queue)
 
@@ -135,29 +135,29 @@ class ErrorTransactions:
 
     # --- what a start leaves for reports of its failure --------------------------------------------
 
+    def failed(self, kind: Kind, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
+        """Tell of a start that failed, or discarded its message, in a worker that lives."""
+        _, unsent = self._attempt(start.token)
+        reported = told_of(message, mid=mid, start=start)
+        self.tell(Report.about(kind, reported, cause, reason, token=start.token, unsent=unsent))
+        forget_attempt(self._ledger, start.token)
+
     def rolled_back(self, mid: str, start: Start, cause: str, reason: str) -> None:
         """Tell of a start whose worker has died, if it left something to tell of."""
         if not self.are_wanted(Kind.ROLLBACK, start.task, start.queue):
             return
-        input, unsent = self.attempt(start.token)
+        input, unsent = self._attempt(start.token)
         if input is not None:
             reported = replace(input, mid=mid, queue=start.queue, task=start.task)
             self.tell(Report.about(Kind.ROLLBACK, reported, cause, reason, token=start.token, unsent=unsent))
-            self.forget_attempt(start.token)
+            forget_attempt(self._ledger, start.token)
 
-    def attempt(self, token: str) -> tuple[ReportedMessage | None, list[ReportedMessage]]:
+    def _attempt(self, token: str) -> tuple[ReportedMessage | None, list[ReportedMessage]]:
         """Return the message of a start and what it would have sent, as its process has written them down."""
         told = [ReportedMessage(**json.loads(row)) for row in attempt_rows(self._ledger, token)]
         return (told[0], told[1:]) if told else (None, [])
 
-    def forget_attempt(self, token: str) -> None:
-        forget_attempt(self._ledger, token)
-
     # --- owed and paid ------------------------------------------------------------------------------
-
-    def cross_off(self, id: str) -> None:
-        """Nothing came of what was to be told."""
-        cross_off(self._ledger, id)
 
     def pay_late(self) -> int:
         """Send what has been owed for too long (in the active monitor); return how many were sent.
@@ -189,5 +189,5 @@ class ErrorTransactions:
                     logger.error("celery_poison: %s; the active monitor tries again", sentence)
                 return False
             logger.info("celery_poison: sent %s of %s: %s", report["kind"], task, signature)
-        self.cross_off(id)
+        cross_off(self._ledger, id)
         return True

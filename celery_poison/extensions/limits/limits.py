@@ -62,7 +62,7 @@ class Limits(Extension):
         self._lock = Lock()
 
     def installed(self) -> None:
-        watch_groups(limits_of)
+        watch_groups()
 
     def publishing(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
         """Let one message of Celery's be published, given what ``send_task_message`` is given.
@@ -218,41 +218,34 @@ def flush(producer: Any) -> None:
 # --- a group as a whole ---------------------------------------------------------------------------------
 
 
-def watch_groups(find: Callable[[Celery], Limits | None]) -> None:
-    """Have groups and chords look for room first; done once in a process.
-
-    Args:
-        find: returns the limits of an app; None where there are none.
-    """
+def watch_groups() -> None:
+    """Have groups and chords look for room first; done once in a process."""
     if getattr(group.apply_async, "looks", False) or not hooks.fits(hooks.Part.OUTBOX):
         return
     publish, run = group.apply_async, _chord.run
 
     @wraps(publish)
     def apply_async(self: Any, *args: Any, **options: Any) -> Any:
-        return _whole(find(self.app), self.app, [self], options, partial(publish, self, *args, **options))
+        return _whole(self.app, [self], options, partial(publish, self, *args, **options))
 
     @wraps(run)
     def run_chord(self: Any, header: Any, body: Any, *args: Any, **options: Any) -> Any:
         app = options.get("app") or self.app
-        return _whole(find(app), app, [header], options, partial(run, self, header, body, *args, **options))
+        return _whole(app, [header], options, partial(run, self, header, body, *args, **options))
 
     apply_async.looks = True  # type: ignore[attr-defined]
     group.apply_async, _chord.run = apply_async, run_chord
 
 
 def _whole(
-    limits: Limits | None,
-    app: Celery,
-    signatures: Iterable[Any],
-    options: Mapping[str, Any],
-    publish: Callable[[], Any],
+    app: Celery, signatures: Iterable[Any], options: Mapping[str, Any], publish: Callable[[], Any]
 ) -> Any:
     """Publish what there is room for.
 
     Raises:
         QueueFull: there is none for all of it; nothing was sent.
     """
+    limits = limits_of(app)
     if limits is None or not limits.are_set() or captured_by.get() or is_exempt_here(app):
         return publish()
     if app.conf.task_always_eager:

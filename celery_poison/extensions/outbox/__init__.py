@@ -6,8 +6,8 @@ what is due, ``handover`` brings it to the broker, ``send_failures`` says what i
 ``tied`` holds back what leaves with the success of a task.
 
 What is published in a transaction of the user's database (``sessions``, Django) waits there (``database``)
-until it is committed, and is moved into the outbox then. ``desk`` is for people, ``verbs`` for their command
-line, ``panels`` what status says.
+until it is committed, and is moved into the outbox then. ``desk`` is for people and for what status says,
+``verbs`` for their command line.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ from celery_poison.extensions.outbox.database import Mover
 from celery_poison.extensions.outbox.handover import Handover
 from celery_poison.extensions.outbox.lanes import Copy, Failure, Lanes, Lease, Taken
 from celery_poison.extensions.outbox.packing import unpack
-from celery_poison.extensions.outbox.send_failures import Cause, NotSent
-from celery_poison.extensions.outbox.unsent import error_transactions, send_failed
+from celery_poison.extensions.outbox.send_failures import Cause, NotSent, error_transactions, send_failed
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import bound
 from celery_poison.plugin import Plugin

@@ -19,8 +19,8 @@ from celery_poison.extension import Extension
 from celery_poison.extensions.outbox import database
 from celery_poison.extensions.outbox.lanes import Lanes
 from celery_poison.extensions.outbox.packing import lane_of, pack
-from celery_poison.extensions.outbox.send_failures import Cause
-from celery_poison.extensions.outbox.unsent import error_transactions, send_failed
+from celery_poison.extensions.outbox.send_failures import Cause, error_transactions, send_failed
+from celery_poison.headers import OUTBOX
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
 
@@ -51,11 +51,25 @@ class Outbox(Extension):
         return tied.publishing()
 
     def unknown_task(self, message: Any, identity: Any, queue: str, reason: str) -> None:
-        from celery_poison.extensions.outbox.refusals import told_of
+        from celery_poison.quarantine.stored_message import original
 
-        outgoing, seq = told_of(message, identity, queue)
-        if seq is not None:
-            self.refused(outgoing, queue, seq, reason)
+        if type(seq := message.headers.get(OUTBOX)) is not int:  # nor a bool: a publisher may write anything
+            return
+        kept = original(message)
+        outgoing = Outgoing(
+            task=identity.task,
+            id=identity.id,
+            mid=identity.mid,
+            exchange="",
+            routing_key=queue,
+            declare="",
+            body=kept.body,
+            content_type=kept.content_type,
+            content_encoding=kept.content_encoding,
+            headers=kept.headers,
+            properties=kept.properties,
+        )
+        self.refused(outgoing, queue, seq, reason)
 
     def helpers(self, site: Any) -> Iterable[Helper]:
         from celery_poison.extensions.outbox.relay import Relay
@@ -67,7 +81,7 @@ class Outbox(Extension):
         return [Relay(self.host, refused)]
 
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
-        from celery_poison.extensions.outbox.panels import panels
+        from celery_poison.extensions.outbox.desk import panels
 
         return panels(ledger, self.host.settings.outbox_database)
 

@@ -21,7 +21,7 @@ from celery.app.task import Context
 from celery_poison.errors import IllegalTransition
 from celery_poison.headers import OURS
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine.arguments import HIDDEN, Redact, hidden_in, redacted
+from celery_poison.quarantine.arguments import HIDDEN, Redact, call_in, hidden_in, redacted
 from celery_poison.quarantine.body import BodyRefused, json_of, unpacked
 
 #: Levels of lists and dictionaries that a Python file may have, and bytes of a body.
@@ -72,7 +72,7 @@ def call_of(app: Celery, redact: Redact, task: str, stored: StoredMessage, *, pi
 
     Raises:
         BodyRefused: it is not JSON, and ``pickled`` is not set or it is no pickle; or too large, or too deep.
-        BodyBroken: it says JSON and is none.
+        BodyBroken: it says JSON and is none, or holds no arguments.
     """
     headers = _headers_of(stored)
     shown_headers = hidden_in(redact, headers)
@@ -80,10 +80,11 @@ def call_of(app: Celery, redact: Redact, task: str, stored: StoredMessage, *, pi
         body = unpacked(stored, _LARGEST)
         return Call(pickled=body, headers=headers, shown_headers=shown_headers)
     body = json_of(stored, _LARGEST)
-    args, kwargs = _arguments(body)
+    args, kwargs, _ = call_in(body)
     if _depth(body) > _DEEPEST:
         raise BodyRefused("its arguments are nested too deeply for a Python file")
-    shown = _arguments(redacted(app, redact, task, body))
+    shown_args, shown_kwargs, _ = call_in(redacted(app, redact, task, body))
+    shown = shown_args, shown_kwargs
     return Call(args, kwargs, shown, headers=headers, shown_headers=shown_headers)
 
 
@@ -106,15 +107,6 @@ def _is_json(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_json, value))
     return value is None or type(value) in (bool, int, float, str)
-
-
-def _arguments(body: Any) -> tuple[Any, Any]:
-    match body:
-        case [list(args), dict(kwargs), *_]:
-            return args, kwargs
-        case {"args": list(args), "kwargs": dict(kwargs)}:
-            return args, kwargs
-    raise BodyRefused("its body holds no arguments")
 
 
 def _depth(value: Any) -> int:
