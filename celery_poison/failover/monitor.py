@@ -47,6 +47,9 @@ logger = get_logger("celery_poison")
 ACTIVE_PAUSE = 0.25
 STANDBY_PAUSE = 0.5
 
+#: Seconds between two looks at whether the fleet gate is over, which deaths do not wait for: it has an end.
+GATE_PAUSE = 1.0
+
 #: Seconds until the second round after a nursery's word; each further pause is twice as long as the last.
 HURRY = 0.02
 
@@ -95,6 +98,7 @@ class Monitor:
         self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
         self._departures, self._sending = Departures(app, ledger), Aside("poison-outgoing")
         self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
+        self._forgetting = Aside("poison-forgetting", 60.0)
         self._plugin = plugin_of(app)
         self._rounds = [(Aside(each.name, each.pause), each.work) for each in self._rounds_of()]
         #: Steps that failed, and of what.
@@ -109,7 +113,7 @@ class Monitor:
         self._deaf_until = 0.0
         #: Of the Redis that was asked last.
         self._run_id: str | None = None
-        self._next_sweep = 0.0
+        self._next_gate = self._next_sweep = 0.0
         self._fence: int | None = None
         #: Ends the pause between two rounds.
         self._wake = threading.Event()
@@ -185,8 +189,10 @@ class Monitor:
         fence = self._take_lock()
         if fence is None:
             return
-        with self._step("lifting the fleet gate"):
-            self._lift_gate()
+        if now >= self._next_gate:
+            self._next_gate = now + GATE_PAUSE
+            with self._step("lifting the fleet gate"):
+                self._lift_gate()
         with self._step("looking at all workers"):
             for worker, how in self._unwell(now).items():
                 with self._step(f"declaring worker {worker} dead"):
@@ -226,10 +232,13 @@ class Monitor:
 
     def _work_aside(self, fence: int) -> None:
         """Begin what waits for brokers, disks and receivers, which may not answer."""
-        self._unparking.do(self._parking.round)
-        with self._step("asking what leaves quarantine"):
-            if self._queries.outgoing(1):
+        with self._step("asking what is parked and what leaves quarantine"):
+            parked, leaves = self._queries.moves()
+            if parked:
+                self._unparking.do(self._parking.round)
+            if leaves:
                 self._sending.do(self._departures.round)
+        self._forgetting.do(self._parking.forget_the_old)
         self._deleting.do(self._retention.round)
         for aside, work in self._rounds:
             aside.do(partial(work, fence))

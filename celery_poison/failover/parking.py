@@ -29,8 +29,6 @@ from celery_poison.settings import Settings
 COURTESY = 4.0
 #: Milliseconds for which the end of a parking is remembered, for copies that come late.
 REMEMBER_MS = 24 * 3600 * 1000
-#: Seconds between two looks for parkings that may be forgotten: there may be very many, of a whole day.
-FORGETTING_PAUSE = 60.0
 
 
 class Parking:
@@ -45,7 +43,6 @@ class Parking:
         #: Tokens that parked messages waited for and that have finished, and since when that is known here.
         self._finished: dict[str, float] = {}
         self._refusals = Refusals("a parked message cannot be published again yet")
-        self._next_forgetting = 0.0
 
     def round(self) -> int:
         """Look at every parked message once; return how many were published again.
@@ -56,11 +53,20 @@ class Parking:
             LedgerUnavailable: Redis is away; nothing is lost.
         """
         with no_fork():
-            published = self._publish_due()
-            if time.monotonic() >= self._next_forgetting:
-                self._next_forgetting = time.monotonic() + FORGETTING_PAUSE
-                self._forget_the_old()
-            return published
+            return self._publish_due()
+
+    def forget_the_old(self) -> None:
+        """Forget ends of parkings; there may be very many, of a whole day.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        with no_fork():
+            horizon = self._queries.now_ms() - REMEMBER_MS
+            for mid, parked, raw in self._queries.parked():
+                # No copy will ask for it any more.
+                if parked.state in (ParkingState.FINISHED, ParkingState.KEPT) and parked.number < horizon:
+                    self._ledger.parking.forget(mid, raw)
 
     def _publish_due(self) -> int:
         before, self._finished = self._finished, {}
@@ -83,13 +89,6 @@ class Parking:
         yield from ((mid, parked) for mid, parked in waiting.items() if mid not in suspects)
         if suspects:
             yield from whose_turn(self._queries, suspects, self._activation_ms)
-
-    def _forget_the_old(self) -> None:
-        horizon = self._queries.now_ms() - REMEMBER_MS
-        for mid, parked, raw in self._queries.parked():
-            # No copy will ask for it any more.
-            if parked.state in (ParkingState.FINISHED, ParkingState.KEPT) and parked.number < horizon:
-                self._ledger.parking.forget(mid, raw)
 
     def _is_due(self, mid: str, parked: Parked, finished: dict[str, float]) -> bool:
         """Whether no start of it is left: those that finish take its parking along."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest import mock
 
 import pytest
 from redis.connection import AbstractConnection
 
 from celery_poison.failover import parking
+from celery_poison.failover.aside import Aside
+from celery_poison.failover.monitor import Monitor
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Ledger
@@ -91,6 +94,24 @@ def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_e
         assert lot.round() == 0
     assert exchanges.count == 1, "nothing is parked any more, and of what was only a memory is left"
     monkeypatch.setattr(parking, "REMEMBER_MS", -60_000)
-    later = Parking(fleet.app, ledger, plugin_of(fleet.app).settings)
-    later.round()
+    lot.forget_the_old()
     assert not [*Queries(ledger).parked()], "which ends too"
+
+
+def test_an_idle_monitor_asks_four_times_in_a_round_and_begins_nothing(
+    fleet: Fleet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_poison.failover.monitor.GATE_PAUSE", 600.0)  # it does that in its first round
+    settings = replace(plugin_of(fleet.app).settings, activation_interval=600.0)
+    begun: list[str] = []
+    monkeypatch.setattr(Aside, "do", lambda aside, work: begun.append(aside._name))
+    monitor = Monitor(fleet.app, ledger, settings, lambda: ("w@x/b", ""), lambda *args: None)
+    monitor.round()
+    with counted() as exchanges:
+        monitor.round()
+    assert exchanges.count == 4, "for its lock, workers, incidents, and what is parked or leaves"
+    assert not {"poison-parking", "poison-outgoing"} & {*begun}, "neither has anything to do"
+    ((mid, start),) = _begin(ledger, "w@x/b", 1, done=False)
+    assert ledger.parking.park(mid, start.encode(), start, number=0, parcel=b"x")
+    monitor.round()
+    assert "poison-parking" in begun
