@@ -78,15 +78,15 @@ class Telling(Extension):
         return sum(self._send(ledger, mid) for mid in late)
 
     def _send(self, ledger: Ledger, mid: str) -> bool:
-        from celery_poison.extensions.telling.teller import TOLD
-        from celery_poison.quarantine.failing import ResultRefused, call_in_worker
+        from celery_poison.extensions.telling.teller import call_for
+        from celery_poison.quarantine.failing import ResultRefused
 
         queries = Queries(ledger)
         record, kept = queries.record(mid), queries.message(mid)
         if record is not None and kept and not record.told:
             try:
                 with Publisher(self.host.app) as publisher:
-                    call_in_worker(self.host.app, publisher, record, kept, TOLD, (mid,))
+                    call_for(self.host.app, publisher, record, kept)
             except ResultRefused as error:
                 logger.error("celery_poison: the caller of %s waits on: %s", record.id, error)
                 return False

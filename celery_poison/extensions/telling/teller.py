@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from celery import Celery
 from celery.utils.log import get_logger
 
+from celery_poison.broker.publish import Publisher
 from celery_poison.errors import (
     DecisionPending,
     IllegalTransition,
@@ -23,7 +24,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.failing import ResultRefused, store_failure
+from celery_poison.quarantine.failing import ResultRefused, call_in_worker, store_failure
 from celery_poison.rules.destinations import ACTOR
 from celery_poison.states import State
 from celery_poison.task import PoisonTask
@@ -48,6 +49,11 @@ def register(app: Celery) -> None:
             tell_caller(app, mid)
         except (DecisionPending, ResultRefused, LedgerUnavailable) as error:
             raise self.retry(exc=error, countdown=PAUSE) from None
+
+
+def call_for(app: Celery, publisher: Publisher, record: MessageRecord, kept: Mapping[str, bytes]) -> None:
+    """Have a message's caller told by a worker of its queue; raises as :func:`call_in_worker`."""
+    call_in_worker(app, publisher, record, kept, TOLD, (record.mid,))
 
 
 def tell_caller(app: Celery, mid: str) -> None:
