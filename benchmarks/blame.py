@@ -27,7 +27,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 #: Simulated fleets that a real one is compared with.
 TWINS = 100
 #: Share of the poisons that may need a third death: their worker died just after their cell.
-LATE = 0.02
+LATE = 0.01
 
 
 def simulate(args: argparse.Namespace) -> dict[str, Any]:
@@ -77,6 +77,7 @@ def real(args: argparse.Namespace) -> dict[str, Any]:
         "figures": asdict(figures(told.fortunes.values(), told.deaths)),
         "same_history": {} if args.count else _counted(told),
         "check": _against_twins(world, rule, told),
+        "late_poisons": told.late_poisons,
         "complaints": told.complaints,
         "left_behind": fleet.left_behind,
     }

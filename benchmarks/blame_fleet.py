@@ -62,6 +62,7 @@ class Told:
     trials: int = 0
     seconds: float = 0.0
     late: float = 0.0
+    late_poisons: dict[str, list[str]] = field(default_factory=dict)
     notice: float = 0.0
     restart: float = 0.0
     left_behind: int = 0
@@ -236,7 +237,7 @@ class Fleet:
         )
 
     def journal_of(self, id: str) -> list[dict[str, str]]:
-        return self._queries.journal(id=id)
+        return self._queries.journal(id=id, count=1_000_000)
 
     @property
     def left_behind(self) -> int:
@@ -286,7 +287,32 @@ class _Reader:
         told.notice, told.restart = self._notice(), self._restart()
         for id, fortune in told.fortunes.items():
             told.complaints += self._complaints(id, fortune)
+            if fortune.kind == "poison" and fortune.kills > 2:
+                told.late_poisons[id] = self._deaths_of(id)
         return told
+
+    def _deaths_of(self, id: str) -> list[str]:
+        """Return a line for each death in which ``id`` ran: when, where, and what came of it."""
+        runs = [run for run in self._runs.values() if run.message == id and run.end is None]
+        runs.sort(key=lambda run: run.start)
+        died = [min(self._cell_death(run), self._dead.get(run.life, NEVER)) for run in runs]
+        journal = [row for row in self._fleet.journal_of(id) if row["event"] in ("crashed", "interrupted")]
+        lines = []
+        for run, at, following in zip(runs, died, [*died[1:], NEVER], strict=True):
+            found = [row for row in journal if at <= int(row["at"].partition("-")[0]) / 1000 < following]
+            came = "; ".join(f"{row['event']} {row['cause']} {row['outcome']}".rstrip() for row in found)
+            lines.append(f"{at - died[0]:.3f} s: {self._place_of(run, at)}; {came or 'nothing'} on record")
+        return lines
+
+    def _place_of(self, run: Run, at: float) -> str:
+        """Return where a run died, and how long its worker outlived it."""
+        ended = self._dead.get(run.life, NEVER)
+        killers = [other.message for other in self._runs.values() if other.kill == ended]
+        by = killers[0] if killers else "outside"
+        if ended == at:
+            return f"{'on trial' if run.on_trial else 'in the pool'}, with {run.life}, killed by {by}"
+        later = f", which {by} killed {1000 * (ended - at):.0f} ms later" if ended < NEVER else ""
+        return f"alone in a cell of {run.life}{later}"
 
     def _enter(self, run: Run, told: Told) -> None:
         fortune = told.fortunes[run.message]

@@ -35,6 +35,8 @@ def lines(found: dict[str, Any]) -> list[str]:
     for name, (value, low, high) in found["check"].items():
         inside = "" if low <= value <= high else "   OUTSIDE"
         out.append(f"  {name:<52} {value:8.3f}   simulated {low:8.3f} to {high:8.3f}{inside}")
+    for id, deaths in found["late_poisons"].items():
+        out.append(f"  {id} needed more than two deaths: {' | '.join(deaths)}")
     out += [f"  ! {complaint}" for complaint in found["complaints"]]
     return out
 
