@@ -85,7 +85,7 @@ class Nursery:
         return cls(pid, ours)
 
     @classmethod
-    def loaded(cls, app: Celery, name: str, has: str, patched_for: str) -> Nursery:
+    def loaded(cls, name: str, has: str, patched_for: str) -> Nursery:
         """Start one that loads the app anew.
 
         Args:
@@ -96,10 +96,12 @@ class Nursery:
             LookupError: no other process could load this app.
             OSError: no process can be started.
         """
+        if not (app := next(apps_given(), "")):
+            raise LookupError("no `celery -A` names the app, so that no other process could load it")
         ours, other = pair()
         with closing(other):
             os.set_inheritable(other.fileno(), True)
-            arguments = _name_of(app), other.fileno(), os.getpid(), name
+            arguments = app, other.fileno(), os.getpid(), name
             code = _FRESH.format(path=sys.path, argv=sys.argv, pool=patched_for, arguments=arguments)
             null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
             command = [sys.executable, "-c", code]
@@ -161,19 +163,6 @@ def _is_connected(fd: int, inherited: set[int]) -> bool:
                 sock.getpeername()
                 return bool(sock.type == socket.SOCK_STREAM)
     return False
-
-
-def _name_of(app: Celery) -> str:
-    """Return what ``celery -A`` takes for an app; raise LookupError where it is in no module."""
-    is_celery = os.path.basename(sys.argv[0]).startswith(("celery", "__main__"))
-    if is_celery and (name := next(apps_given(), "")):
-        return name
-    for module in list(sys.modules.values()):
-        spec: Any = getattr(module, "__spec__", None)
-        for attribute, value in list(vars(module).items()) if spec else ():
-            if value is app and attribute[0] != "_" and spec.name.partition(".")[0] != "celery":
-                return f"{spec.name}:{attribute}"
-    raise LookupError("the app is in no module from which another process could load it")
 
 
 def load_and_serve(app_name: str, orders: int, pid: int, name: str) -> None:
@@ -272,7 +261,7 @@ def _be_watcher(order: Order, end_of_worker: int, fds: list[int], be: Any) -> No
     code = 0
     try:
         talks = _socket.socket(fileno=control)
-        if watch(talks, end_of_worker, order.limit, order.niceness, fork):
+        if watch(talks, end_of_worker, order.limit, fork):
             talks.detach()
             code = be(order, *of_cell)
     except BaseException:

@@ -16,13 +16,11 @@ from celery.exceptions import TaskRevokedError
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from celery_poison.basics import procfs
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.errors import ConfigurationError
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.running import Trials
 from celery_poison.sandbox.trial import Host, Order, Trial
-from celery_poison.sandbox.watcher import PATIENCE
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -31,27 +29,24 @@ logger = get_logger("celery_poison")
 MOST = 50
 #: Seconds for which a suspect waits here; then the ledger keeps it, for whichever worker has a cell first.
 PARK_AFTER = 2.0
-#: Seconds for which a nursery must have lived whose place another one takes.
-LIVED = 60.0
 #: How often a cell is asked for that ends before it begins, and the seconds between: a lack may be over soon.
 TRIES, BETWEEN_TRIES = 3, 1.0
 #: What a cell is thought to take whose task was never seen in one, in bytes.
 GUESS = 32 << 20
 #: Bytes of what it shares with the nursery that a cell writes to, and so holds for itself.
 WRITTEN = 8 << 20
-#: Seconds after which a cell holds what it needs, unless its task was seen to take more than ``GUESS``.
+#: Seconds after which a cell is thought to hold what it needs: of two that go on growing one is ended.
 GROWS = 2.0
-#: By how much a trial gives way to others.
-NICENESS = 5
 
 
 class Cells:
     """The cells of one worker.
 
     Args:
-        nursery: forks them; or why there is none.
+        nursery: forks them; or why there is none: empty where no trials in cells are wanted.
 
     Attributes:
+        waiting: what has been admitted and not begun.
         room: how many suspects more could begin, when that was looked at last; for any thread.
     """
 
@@ -60,10 +55,10 @@ class Cells:
         self._loop = host.loop
         self._settings = settings
         self._give_back: Callable[[Any], Any] = lambda request: None
-        self._nursery, self._born_at = nursery, time.monotonic()
+        self._nursery = nursery
         self._free_slots = list(range(min(host.pool.slots, settings.trial_cells or MOST)))
         self._running: set[Trial] = set()
-        self._waiting: deque[Trial] = deque()
+        self.waiting: deque[Trial] = deque()
         self.room = len(self._free_slots)
         self._number = host.pool.slots
         #: The most that cells of a task were seen to take, in bytes.
@@ -83,27 +78,16 @@ class Cells:
     @property
     def are_usable(self) -> bool:
         """Whether suspects can be tried in cells at all, as far as it is known."""
-        if self._settings.trial != "cell" or self.host.pool.is_custom:
-            return False
         if isinstance(self._nursery, Nursery) and self._nursery.has_ended():
-            self._nursery = self._next_nursery()
-        if isinstance(self._nursery, str):
+            self._nursery = "the process that forks them has ended"
+        if isinstance(self._nursery, str) and self._nursery:
             self._complain(self._nursery)
-        return isinstance(self._nursery, Nursery)
+        return self.can_be
 
     @property
     def can_be(self) -> bool:
         """Whether there are cells here, as far as is known without a look at the nursery; for any thread."""
-        has = self._settings.trial == "cell" and isinstance(self._nursery, Nursery)
-        return has and not self.host.pool.is_custom
-
-    def _next_nursery(self) -> Nursery | str:
-        """Fork another, where processes of the pool are forked as well; do without otherwise."""
-        born_at, self._born_at = self._born_at, time.monotonic()
-        if not self.host.pool.contained and self._born_at - born_at > LIVED:
-            with suppress(OSError):
-                return Nursery.forked(self.host.app, self.host.worker)
-        return "the process that forks them has ended"
+        return isinstance(self._nursery, Nursery)
 
     def _complain(self, why: str) -> None:
         self.host.complain(
@@ -113,11 +97,9 @@ class Cells:
     @property
     def lacks(self) -> str:
         """Say how this worker's trials are less than they might be; empty: in no way. For any thread."""
-        nursery, settings = self._nursery, self._settings
-        if settings.trial != "cell" or settings.observe_only:
-            return ""
+        nursery = self._nursery
         if isinstance(nursery, str):
-            return f"suspects run alone in its pool, not in cells: {nursery}"
+            return nursery and f"suspects run alone in its pool, not in cells: {nursery}"
         return nursery.has and f"cells load the app anew: it has {nursery.has} before any task"
 
     @property
@@ -137,7 +119,7 @@ class Cells:
         if not first:
             with suppress(AttributeError):  # a consumer without it
                 self._loop.consumer.qos.increment_eventually()
-        add = self._waiting.appendleft if first else self._waiting.append
+        add = self.waiting.appendleft if first else self.waiting.append
         add(Trial(request, self._loop.epoch, not first, is_alone=first))
         self.look()
 
@@ -146,68 +128,47 @@ class Cells:
         self._must_wait = must_wait
         self.look()
 
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether a suspect has been admitted and not begun."""
-        return bool(self._waiting)
-
-    def waiting(self) -> list[Any]:
-        """Return what has been admitted and not begun."""
-        return [trial.request for trial in self._waiting]
-
     def look(self) -> None:
         """Begin what can begin. With greenlets one may end meanwhile, and come here too."""
         if self._is_choosing:
             return
         self._is_choosing = True
         try:
-            while self._waiting and self._may_begin(self._waiting[0]):
-                self._begin(self._waiting.popleft())
+            while self.waiting and self._may_begin(self.waiting[0]):
+                self._begin(self.waiting.popleft())
             self._park_late()
-            self.room = self._room()
+            is_full = self.waiting or self._must_wait or not self._fits("")
+            self.room = 0 if is_full else len(self._free_slots)
         finally:
             self._is_choosing = False
 
     def _park_late(self) -> None:
         """Have the ledger keep what has waited here for too long, unless a pool was emptied for it."""
         latest = time.monotonic() - PARK_AFTER
-        for trial in () if self.host.shutdown.is_begun else tuple(self._waiting):
+        for trial in () if self.host.shutdown.is_begun else tuple(self.waiting):
             if trial.since < latest and trial.is_credited and not trial.is_handed:
-                self._waiting.remove(trial)
+                self.waiting.remove(trial)
                 self._take_credit(trial)
                 if self._is_here(trial):
                     trial.request.wait_in_ledger()
 
-    def _room(self) -> int:
-        if self._waiting or self._must_wait:
-            return 0
-        is_one_alone = any(each.is_alone for each in self._running)
-        is_full = is_one_alone or not self._room_for(GUESS + WRITTEN)
-        return 0 if self._running and is_full else len(self._free_slots)
-
     def _may_begin(self, trial: Trial) -> bool:
         if self._must_wait or self.host.shutdown.is_begun or time.monotonic() < self._pauses_until:
             return False
-        if not self._running or not self.are_usable:  # it goes to the pool then
+        return not self.are_usable or self._fits(trial.request.type, trial)  # it goes to the pool, or fits
+
+    def _fits(self, task: str, *beside: Trial) -> bool:
+        """Whether one more may run, and memory bears it, as far as cells have shown what their tasks take."""
+        if not self._running:
             return True
-        is_one_alone = any(each.is_alone for each in (trial, *self._running))
-        return bool(self._free_slots) and not is_one_alone and self._room_for(self._need(trial))
+        if not self._free_slots or any(each.is_alone for each in (*beside, *self._running)):
+            return False
+        latest = time.monotonic() - GROWS
+        growing = (each.request.type for each in self._running if not each.begun or each.since > latest)
+        return self._memory.room() >= sum(map(self._need, (task, *growing)))
 
-    def _room_for(self, need: int) -> bool:
-        """Whether memory bears one more, as far as cells have shown what their tasks take."""
-        return self._memory.room() >= need + sum(map(self._missing, self._running))
-
-    def _need(self, trial: Trial) -> int:
-        return self._took.get(trial.request.type, GUESS) + WRITTEN
-
-    def _missing(self, trial: Trial) -> int:
-        """Return the bytes that a running trial will still take."""
-        need, pid = self._need(trial), trial.request.worker_pid
-        if not pid or time.monotonic() - trial.since < GROWS:
-            return need
-        if need <= GUESS + WRITTEN or isinstance(self._nursery, str):
-            return 0
-        return max(0, need + procfs.resident(self._nursery.pid) - procfs.resident(pid))
+    def _need(self, task: str) -> int:
+        return self._took.get(task, GUESS) + WRITTEN
 
     def _is_here(self, trial: Trial) -> bool:
         """Whether its connection is there still, and it was not revoked."""
@@ -230,9 +191,8 @@ class Cells:
                 self._take_credit(trial)
 
     def _fork(self, trial: Trial) -> None:
-        has_waited = time.monotonic() - trial.since > PATIENCE
         limit, self._number = self._settings.trial_memory_limit or 0, self._number + 1
-        trial.order = Order(self._free_slots.pop(0), self._number, limit, 0 if has_waited else NICENESS)
+        trial.order = Order(self._free_slots.pop(0), self._number, limit)
         trial.since = time.monotonic()
         trial.tries += 1
         self._running.add(trial)
@@ -262,7 +222,7 @@ class Cells:
                 self._pauses_until = time.monotonic() + BETWEEN_TRIES
             trial.is_alone = trial.is_alone or trial.is_pressed
             trial.begun = trial.is_pressed = trial.has_company = False
-            self._waiting.appendleft(trial)
+            self.waiting.appendleft(trial)
             self._trials.wake()  # it is to look again
         else:
             self.refused(trial, "a forked process ends before it begins a task")
@@ -304,8 +264,9 @@ class Cells:
         trial.target, trial.arguments, trial.is_handed = target, args, True
         trial.accepted, trial.timed_out = accept_callback, timeout_callback
         trial.ended, trial.failed = callback, error_callback
-        trial.soft = (soft_timeout or limits.soft) if limits.enforces_soft else None
-        trial.hard = (timeout or limits.hard) if limits.enforces_hard else None
+        # What a pool ignores is ignored in a cell too: the task may rely on it.
+        trial.soft = (soft_timeout or limits.soft) if limits.name == "prefork" else None
+        trial.hard = (timeout or limits.hard) if limits.name in ("prefork", "gevent") else None
         self._fork(trial)
 
     def terminate_job(self, pid: int, signum: int | None = None) -> None:
@@ -319,7 +280,7 @@ class Cells:
 
     def end(self) -> None:
         """End cells, trials and the nursery, now. Nothing is reported any more."""
-        self._waiting.clear()
+        self.waiting.clear()
         self._trials.end()
         if isinstance(self._nursery, Nursery):
             self._nursery.end()

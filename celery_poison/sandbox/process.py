@@ -16,7 +16,6 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_poison.basics import procfs
 from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.sandbox.cell import boxed, take
 from celery_poison.sandbox.nursery import Nursery, pair
@@ -90,9 +89,12 @@ class Running:
             self.order(b"k")
 
     def abandon(self) -> None:
-        """Kill the watcher, and so the cell: a suspect may have stopped it."""
+        """Kill the watcher, which a suspect may have stopped, the cell, and what that has started."""
         with suppress(OSError):
             signal.pidfd_send_signal(self._watcher, signal.SIGKILL)
+        with suppress(OSError):
+            if self.pid:
+                os.killpg(self.pid, signal.SIGKILL)
 
     @property
     def is_youth(self) -> bool:
@@ -117,7 +119,9 @@ class Running:
             with suppress(OSError):
                 self._watcher = os.pidfd_open(facts["watcher"])
         else:
-            self.death = Death(**facts) if facts else self._ended_without_watcher()
+            if not facts:
+                self.abandon()  # the kernel ends the cell then; its watcher would have ended the rest
+            self.death = Death(**facts) if facts else Death(None)
 
     def _hear_cell(self, said: tuple[Any, ...]) -> None:
         trial, now = self.trial, time.monotonic()
@@ -141,18 +145,6 @@ class Running:
             # Such as a class that is not to be found; or the user's code, which reads it, ends this thread.
             return False, info_of(error if isinstance(error, Exception) else RuntimeError(repr(error)))
         return ok, value
-
-    def _ended_without_watcher(self) -> Death:
-        """Make sure that the cell has ended too; the kernel does that."""
-        deadline = time.monotonic() + ENDING
-        while self.pid and procfs.is_alive(self.pid) and time.monotonic() < deadline:
-            with suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)
-            time.sleep(0.005)
-        with suppress(OSError):  # what it has started; its watcher would have done so
-            if self.pid:
-                os.killpg(self.pid, signal.SIGKILL)
-        return Death(None)
 
     # --- its limits, and its end -----------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class Trials:
     """All that runs in cells of one worker, and the thread that hears it.
 
     ``hears`` gets the outcome of each trial on the event loop: ``finished``, ``again`` or ``refused``;
-    and to ``look`` again, while it ``is_waited_for``.
+    and to ``look`` again, while some are ``waiting``.
     """
 
     def __init__(self, host: Host, hears: Any) -> None:
@@ -68,7 +68,6 @@ class Trials:
         self.wake()
         if self._thread is not None:
             self._thread.join(3 * TICK)
-        # Whatever their thread is at: this process ends, and a watcher that is stopped does not see that.
         for running in list(self._running):
             running.abandon()
         if self._thread is None or not self._thread.is_alive():
@@ -86,12 +85,6 @@ class Trials:
             except Exception as error:  # must go on: others run
                 self._host.complain(error)
                 time.sleep(SHORTEST)
-        deadline = time.monotonic() + 2 * TICK
-        for each in self._running:
-            each.kill()
-        while self._running and time.monotonic() < deadline:
-            self._hear()
-            self._running = [each for each in self._running if each.death is None]
 
     def _step(self) -> None:
         self._hear()
@@ -104,11 +97,11 @@ class Trials:
                 each.close()
                 self._report(partial(self._hears.finished if each.tell() else self._hears.again, each.trial))
         self._relieve()
-        if self._hears.is_waited_for:  # time has passed: more may fit
+        if self._hears.waiting:  # time has passed: more may fit
             self._report(self._hears.look)
 
     def _hear(self) -> None:
-        longest = TICK if self._hears.is_waited_for else IDLE
+        longest = TICK if self._hears.waiting else IDLE
         pause = SHORTEST if self._new else min((each.pause() for each in self._running), default=longest)
         if self._running:
             scarce = self._memory.room() / SPEED if len(self._running) > 1 else TICK

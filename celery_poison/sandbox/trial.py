@@ -56,7 +56,6 @@ class Order(NamedTuple):
     slot: int = 0
     number: int = 0
     limit: int = 0
-    niceness: int = 0
 
 
 def info_of(error: Exception) -> ExceptionInfo:
@@ -78,8 +77,6 @@ class PoolFacts:
         name: of Celery's module that has it, or the pool that it is derived from.
         contained: whether tasks share the main process.
         soft, hard: time limits of the worker itself, in seconds.
-        enforces_soft, enforces_hard: what a pool ignores is ignored in a cell too: the task may rely on it.
-        is_custom: it is not one of Celery's own, so that no cell knows how to run its tasks.
     """
 
     name: str
@@ -87,9 +84,6 @@ class PoolFacts:
     contained: bool
     soft: float | None
     hard: float | None
-    enforces_soft: bool
-    enforces_hard: bool
-    is_custom: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -97,7 +91,6 @@ class Host:
     """The worker to which a sandbox belongs.
 
     Attributes:
-        worker: its name in the ledger, when it began.
         loop: its event loop: the ``consumer`` and the number (``epoch``) of the present broker connection.
         complain: logs an error that no message suffers from, once.
         prepare: is given what a start says about what runs beside it.
@@ -106,8 +99,6 @@ class Host:
         lease: descriptor of the memory with the worker's lease.
     """
 
-    app: Celery
-    worker: str
     pool: PoolFacts
     loop: Any
     shutdown: Any

@@ -35,8 +35,8 @@ _WITHOUT_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
 
 #: Seconds for which it outlives a cell that was killed, at most.
 STAY = 2.0
-#: Seconds for which a trial waits for a place or a processor until it gives way to others no more.
-PATIENCE = 30.0
+#: By how much a cell gives way to others, and for how many seconds without a processor at most.
+NICENESS, PATIENCE = 5, 30.0
 
 #: Names of processes.
 NURSERY, WATCHER = "poison-nursery", "poison-watcher"
@@ -44,7 +44,7 @@ NURSERY, WATCHER = "poison-nursery", "poison-watcher"
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
-def watch(control: Any, worker: int, limit: int, niceness: int, fork: Callable[[], int]) -> bool:
+def watch(control: Any, worker: int, limit: int, fork: Callable[[], int]) -> bool:
     """Fork a cell and watch it to its end; return whether this is the cell now.
 
     Args:
@@ -57,11 +57,11 @@ def watch(control: Any, worker: int, limit: int, niceness: int, fork: Callable[[
     group, watcher = MemoryGroup(), os.getpid()
     pid = fork()
     if not pid:
-        _make_first_choice(watcher, niceness)
+        _make_first_choice(watcher)
         return True
     memory = Memory(pid, limit, group)
     _tell(control, pid=pid, watcher=watcher)
-    why = _until_it_ends(control, worker, pid, memory, niceness)
+    why = _until_it_ends(control, worker, pid, memory)
     _, status, usage = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:  # what it has started goes with it
@@ -93,11 +93,11 @@ def name(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
-def _make_first_choice(watcher: int, niceness: int) -> None:
+def _make_first_choice(watcher: int) -> None:
     """Give way to all others, and be the first that the kernel ends for want of memory."""
     os.setsid()
     end_with_parent(watcher)
-    _give_way(os.getpid(), niceness)
+    _give_way(os.getpid(), NICENESS)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
@@ -116,12 +116,12 @@ def _tell(control: Any, **facts: object) -> None:
         control.send(json.dumps(facts).encode())
 
 
-def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory, niceness: int) -> str:
+def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory) -> str:
     """Carry out what the worker orders; return why the cell was killed.
 
     ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
     """
-    cell = os.pidfd_open(pid)
+    cell, gives_way = os.pidfd_open(pid), True
     wait = unpatched("select", "select")  # a patched one would run the worker's greenlets here
     while True:
         ready, _, _ = wait([control, worker, cell], [], [], memory.pause)
@@ -136,9 +136,9 @@ def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory, niceness
         if is_ordered or memory.look() is Step.STOP:
             os.kill(pid, signal.SIGKILL)
             return "ordered" if is_ordered else "oom"
-        if niceness and procfs.waited(pid) > PATIENCE:
-            niceness = 0
-            _give_way(pid, niceness)
+        if gives_way and procfs.waited(pid) > PATIENCE:
+            gives_way = False
+            _give_way(pid, 0)
 
 
 class Step(Enum):

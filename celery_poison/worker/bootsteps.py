@@ -91,16 +91,19 @@ _warned: set[hooks.Misfit] = set()
 
 
 def _open_nursery(worker: Any, pool: PoolFacts, me: str) -> Nursery | str:
-    """Fork the nursery of the worker ``me`` before there are threads and connections; or say why not."""
+    """Fork the nursery of the worker ``me`` before there are threads and connections.
+
+    Or return why there is none; empty where no trials in cells are wanted.
+    """
     app = worker.app
     settings = plugin_of(app).settings
     if settings.trial != "cell" or settings.observe_only:
-        return "there are no trials in cells"
+        return ""
     if sys.platform != "linux":
         return "this is not Linux"
     if not hooks.fits(hooks.Part.CELLS):
         return "billiard is not as it was read"
-    if pool.is_custom:
+    if not worker.pool_cls.__module__.startswith("celery.concurrency."):
         return "this pool is not one of Celery's own"
     # A test's worker is made in the main thread, and started in another one.
     if _thread.get_native_id() != os.getpid() or not isinstance(worker, Program):
@@ -109,7 +112,7 @@ def _open_nursery(worker: Any, pool: PoolFacts, me: str) -> Nursery | str:
         if not pool.contained or not (has := unshareable()):
             return Nursery.forked(app, me)
         logger.warning("celery_poison: cells load the app anew: this worker has %s before any task", has)
-        return Nursery.loaded(app, me, has, pool.name if real_thread_starter() is not None else "")
+        return Nursery.loaded(me, has, pool.name if real_thread_starter() is not None else "")
     except Exception as error:  # tasks run without it
         return f"no process can be forked: {error!r}"
 
@@ -155,9 +158,6 @@ def _facts_of(worker: Any) -> PoolFacts:
         contained=name != "prefork",
         soft=worker.soft_time_limit,
         hard=worker.time_limit,
-        enforces_soft=name == "prefork",
-        enforces_hard=name in ("prefork", "gevent"),
-        is_custom=pool.__module__ not in theirs,
     )
 
 

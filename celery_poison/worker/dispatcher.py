@@ -124,7 +124,7 @@ class Dispatcher:
         return False
 
     def _nothing_runs(self) -> bool:
-        waiting = set(map(id, (*self._waiting, *self.cells.waiting())))
+        waiting = set(map(id, (*self._waiting, *(each.request for each in self.cells.waiting))))
         try:
             here = (*state.reserved_requests, *state.active_requests)
             return all(id(request) in waiting for request in here)

@@ -190,8 +190,6 @@ class Worker:
 
     def _make_cells(self, nursery: Nursery | str) -> None:
         host = Host(
-            app=self._app,
-            worker=self._me.first_worker,
             pool=self._pool,
             loop=self.loop,
             shutdown=self.shutdown,

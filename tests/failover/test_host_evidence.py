@@ -36,7 +36,7 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
 def _vitals(shutdown: Shutdown) -> dict[str, Any]:
     """Return what a heartbeat of this process would tell."""
     app = Celery(broker="redis://nowhere", set_as_current=False)
-    pool = PoolFacts("solo", 1, True, None, None, enforces_soft=False, enforces_hard=False)
+    pool = PoolFacts("solo", 1, True, None, None)
     others: Any = SimpleNamespace(has_reconnected=False, missing=0, room=1, lacks="")
     payload = Payload(
         site=site(app=app, me=Incarnation("w1@host"), loop=EventLoop(), complain=Complaints()),

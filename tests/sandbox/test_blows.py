@@ -71,7 +71,7 @@ def test_a_watcher_outlives_a_cell_that_was_killed_until_its_worker_has_looked()
     pid = os.fork()
     if not pid:
         with closing(control):
-            is_cell = watch(watchers, os.pidfd_open(os.getppid()), 0, 0, os.fork)
+            is_cell = watch(watchers, os.pidfd_open(os.getppid()), 0, os.fork)
         os.kill(os.getpid(), signal.SIGKILL if is_cell else 0)
         os._exit(0)
     watchers.close()

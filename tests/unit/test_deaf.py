@@ -96,7 +96,7 @@ class Reception:
     """What one worker's heartbeat says of when it was heard."""
 
     def __init__(self, loop: EventLoop, slots: int) -> None:
-        pool = PoolFacts("solo", slots, True, None, None, enforces_soft=False, enforces_hard=False)
+        pool = PoolFacts("solo", slots, True, None, None)
         app, self.complaints = Celery(broker="redis://nowhere", set_as_current=False), Complaints()
         others: Any = SimpleNamespace(has_reconnected=False, missing=0, room=1, lacks="")
         self._payload = Payload(
