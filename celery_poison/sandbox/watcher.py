@@ -15,7 +15,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from enum import Enum
 from typing import Any
 
 from celery_poison.basics import procfs
@@ -61,21 +60,16 @@ def watch(control: Any, worker: int, limit: int, fork: Callable[[], int]) -> boo
         return True
     memory = Memory(pid, limit, group)
     _tell(control, pid=pid, watcher=watcher)
-    why = _until_it_ends(control, worker, pid, memory)
+    killed = _until_it_ends(control, worker, pid, memory)
     _, status, usage = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:  # what it has started goes with it
         with suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
     memory.peak = max(memory.peak, usage.ru_maxrss * 1024)
-    why = why or why_of(
-        code,
-        is_confined=memory.is_confined,
-        has_killed=group.has_killed(),
-        is_filled=group.is_filled_by(memory.taken),
-    )
-    _tell(control, status=code, peak=memory.peak, taken=memory.taken, why="" if why == "ordered" else why)
-    if not why and code == -signal.SIGKILL:
+    why = memory.why(code) if killed is None else killed
+    _tell(control, status=code, peak=memory.peak, taken=memory.taken, why=why)
+    if killed is None and not why and code == -signal.SIGKILL:
         # The worker looks whether this process was killed too; it closes the socket when it has seen enough.
         unpatched("select", "select")([control], [], [], STAY)
     return False
@@ -116,37 +110,29 @@ def _tell(control: Any, **facts: object) -> None:
         control.send(json.dumps(facts).encode())
 
 
-def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory) -> str:
+def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory) -> str | None:
     """Carry out what the worker orders; return why the cell was killed.
 
-    ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
+    ``oom``; '': its worker has ordered that, or has ended; None: it has died of itself.
     """
     cell, gives_way = os.pidfd_open(pid), True
     wait = unpatched("select", "select")  # a patched one would run the worker's greenlets here
     while True:
         ready, _, _ = wait([control, worker, cell], [], [], memory.pause)
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return ""
+            return None
         orders = _next_orders(control) if control in ready else b""
         is_ordered = b"k" in orders or worker in ready or (control in ready and not orders)
         if b"b" in orders:
             memory.begin()
         if b"s" in orders:
             os.kill(pid, signal.SIGUSR1)  # it is not waited for yet: nobody else can have its number
-        if is_ordered or memory.look() is Step.STOP:
+        if is_ordered or memory.look():
             os.kill(pid, signal.SIGKILL)
-            return "ordered" if is_ordered else "oom"
+            return "" if is_ordered else "oom"
         if gives_way and procfs.waited(pid) > PATIENCE:
             gives_way = False
             _give_way(pid, 0)
-
-
-class Step(Enum):
-    """What is done about a cell's memory."""
-
-    NOTHING = "nothing"
-    CONFINE = "confine"
-    STOP = "stop"
 
 
 class Memory:
@@ -157,7 +143,7 @@ class Memory:
         self._can_confine = group.limit() is not None
         #: What it shares with the nursery; and what it held when its trial began.
         self._shared = procfs.resident(pid)
-        self._before: int | None = None
+        self._before = 1 << 62
         self._forgets_at = time.monotonic() + RECENT
         self.peak, self.pause, self.is_confined = 0, SHORTEST, False
 
@@ -169,8 +155,8 @@ class Memory:
         """Take what it takes from now on for the suspect's."""
         self._before = procfs.resident(self._pid)
 
-    def look(self) -> Step:
-        """Look at it, confine it if need be, and say what was found."""
+    def look(self) -> bool:
+        """Look at it; confine it if need be; return whether it must be stopped."""
         if time.monotonic() > self._forgets_at:
             self._group.forget_old_kills()
             self._forgets_at = time.monotonic() + RECENT
@@ -178,16 +164,20 @@ class Memory:
         self.peak = max(self.peak, used)
         left = min(room, self._limit - used) if self._limit else room
         self.pause = min(LOOK, max(SHORTEST, left / SPEED))
-        step = step_of(
-            taken=0 if self._before is None else used - self._before,
-            room=room,
-            is_filled=self._group.is_filled_by(used - self._shared),
-            is_over=0 < self._limit < used,
-            can_confine=self._can_confine and not self.is_confined,
-        )
-        if step is Step.CONFINE:
+        is_filled = self._group.is_filled_by(used - self._shared)
+        # Who only reserves memory holds little of it, and never comes here.
+        has_taken = is_filled and used - self._before >= max(FLOOR, NEAR * room)
+        if has_taken and self._can_confine and not self.is_confined:
             self._confine()
-        return step
+        return 0 < self._limit < used or (room < 0 and is_filled)
+
+    def why(self, status: int) -> str:
+        """Return whether it died for want of memory: ``oom``, ``pressed`` (others took it) or ''."""
+        if self.is_confined and status in _WITHOUT_MEMORY:
+            return "oom"
+        if status == -signal.SIGKILL and self._group.has_killed():
+            return "oom" if self._group.is_filled_by(self.taken) else "pressed"
+        return ""
 
     def _confine(self) -> None:
         """Let the kernel refuse the cell more than what is left, however fast it takes it."""
@@ -199,38 +189,6 @@ class Memory:
             if soft == resource.RLIM_INFINITY or most < soft:
                 resource.prlimit(self._pid, resource.RLIMIT_DATA, (most, hard))
                 self.is_confined = True
-
-
-def step_of(*, taken: int, room: int, is_filled: bool, is_over: bool, can_confine: bool) -> Step:
-    """Decide what is done about a cell.
-
-    Args:
-        taken: bytes that it holds more than before its trial; ``room``: what is left until memory is full.
-        is_filled: it holds at least half of what was taken since it was started.
-        is_over: it holds more than it may.
-        can_confine: it is in a control group with a limit, and not confined yet.
-    """
-    if is_over or (room < 0 and is_filled):
-        return Step.STOP
-    # Who only reserves memory holds little of it, and never comes here.
-    if can_confine and is_filled and taken >= max(FLOOR, NEAR * room):
-        return Step.CONFINE
-    return Step.NOTHING
-
-
-def why_of(status: int, *, is_confined: bool, has_killed: bool, is_filled: bool) -> str:
-    """Decide whether memory was what a cell died of by itself: ``oom``, ``pressed`` (others took it) or ''.
-
-    Args:
-        is_confined: it was refused more memory than was left.
-        has_killed: the kernel has killed some process for want of memory.
-        is_filled: it had at least half of what was taken.
-    """
-    if is_confined and status in _WITHOUT_MEMORY:
-        return "oom"
-    if status == -signal.SIGKILL and has_killed:
-        return "oom" if is_filled else "pressed"
-    return ""
 
 
 def _next_orders(control: Any) -> bytes:

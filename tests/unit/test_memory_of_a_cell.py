@@ -14,7 +14,7 @@ import pytest
 
 from celery_poison.basics import procfs
 from celery_poison.basics.procfs import SCARCE, MemoryGroup
-from celery_poison.sandbox.watcher import FLOOR, LOOK, NEAR, RECENT, Memory, Step, step_of, why_of
+from celery_poison.sandbox.watcher import FLOOR, LOOK, NEAR, RECENT, Memory
 
 MIB = 1 << 20
 
@@ -85,6 +85,28 @@ def test_NEW_2_a_machine_is_full_before_the_kernel_kills_and_it_is_known_who_fil
 # --- what is done about a cell -----------------------------------------------------------------------
 
 
+class Group:
+    """The memory group of a container of 1 GiB, of which one process takes what is taken."""
+
+    left, most = 800 * MIB, 1024 * MIB
+    is_filled, kills = True, False
+
+    def room(self) -> int:
+        return self.left
+
+    def limit(self) -> int | None:
+        return self.most or None
+
+    def is_filled_by(self, taken: int) -> bool:
+        return self.is_filled
+
+    def has_killed(self) -> bool:
+        return self.kills
+
+    def forget_old_kills(self) -> None:
+        pass
+
+
 @pytest.mark.parametrize(
     ("taken", "room", "is_filled", "is_over", "can_confine"),
     [
@@ -96,15 +118,20 @@ def test_NEW_2_a_machine_is_full_before_the_kernel_kills_and_it_is_known_who_fil
     ],
 )
 def test_NEW_2_a_cell_is_stopped_when_its_suspect_fills_the_memory_and_confined_shortly_before(
-    taken: int, room: int, is_filled: bool, is_over: bool, can_confine: bool
+    taken: int, room: int, is_filled: bool, is_over: bool, can_confine: bool, monkeypatch: Any
 ) -> None:
-    step = step_of(taken=taken, room=room, is_filled=is_filled, is_over=is_over, can_confine=can_confine)
-    assert (step is Step.STOP) == (is_over or (is_filled and room < 0))
-    if step is Step.CONFINE:
-        assert is_filled and can_confine
-        assert taken >= FLOOR and taken >= 3 * room, "it holds three quarters of all that it could have"
-    if step is Step.NOTHING:
-        assert not (can_confine and is_filled and taken >= FLOOR and taken >= 3 * room)
+    held, group, limits = 50 * MIB, Group(), list[Any]()
+    group.left, group.is_filled, group.most = room, is_filled, 1024 * MIB * can_confine
+    monkeypatch.setattr(procfs, "resident", lambda pid: held)
+    monkeypatch.setattr(
+        resource, "prlimit", lambda *args: limits.append(args) or (resource.RLIM_INFINITY,) * 2
+    )
+    memory = Memory(1, held + taken - 1 if is_over else 0, group)  # type: ignore[arg-type]
+    memory.begin()
+    held += taken
+    assert memory.look() == (is_over or (is_filled and room < 0))
+    holds_three_quarters = taken >= FLOOR and taken >= 3 * room
+    assert memory.is_confined == bool(limits) == (can_confine and is_filled and holds_three_quarters)
 
 
 @pytest.mark.parametrize(
@@ -114,31 +141,17 @@ def test_NEW_2_a_cell_is_stopped_when_its_suspect_fills_the_memory_and_confined_
 def test_NEW_2_want_of_memory_is_told_from_other_deaths(
     status: int, is_confined: bool, has_killed: bool, is_filled: bool
 ) -> None:
-    why = why_of(status, is_confined=is_confined, has_killed=has_killed, is_filled=is_filled)
+    group = Group()
+    group.kills, group.is_filled = has_killed, is_filled
+    memory = Memory(0, 0, group)  # type: ignore[arg-type]
+    memory.is_confined = is_confined
+    why = memory.why(status)
     if is_confined and status in (-6, -9, -11):
         assert why == "oom"
     elif status == -9 and has_killed:
         assert why == ("oom" if is_filled else "pressed")
     else:
         assert why == "", "as it ended"
-
-
-class Group:
-    """The memory group of a container of 1 GiB, of which one process takes what is taken."""
-
-    left, most = 800 * MIB, 1024 * MIB
-
-    def room(self) -> int:
-        return self.left
-
-    def limit(self) -> int | None:
-        return self.most or None
-
-    def is_filled_by(self, taken: int) -> bool:
-        return True
-
-    def forget_old_kills(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -165,28 +178,30 @@ def test_NEW_2_who_takes_the_memory_gets_what_is_left_and_no_more(
     memory.begin()
     for left in (800, 500, 300):
         memory._group.left = left * MIB
-        assert memory.look() is Step.NOTHING
+        assert not memory.look() and not memory.is_confined
     memory._group.left = 150 * MIB
-    assert memory.look() is Step.CONFINE and memory.is_confined
-    assert 140 * MIB < _limit(process.pid) < 250 * MIB, "what it has, which is little here, and what is left"
-    assert memory.look() is Step.NOTHING, "once"
+    assert not memory.look() and memory.is_confined
+    limit = _limit(process.pid)
+    assert 140 * MIB < limit < 250 * MIB, "what it has, which is little here, and what is left"
+    memory._group.left = 100 * MIB
+    assert not memory.look() and _limit(process.pid) == limit, "once"
     memory._group.left = -1
-    assert memory.look() is Step.STOP
+    assert memory.look()
 
 
 def test_NEW_2_nobody_is_confined_before_its_trial_or_without_a_limit_or_if_it_only_reserves(
     memory: Memory, process: subprocess.Popen[bytes], monkeypatch: Any
 ) -> None:
     memory._group.left = 10 * MIB
-    assert memory.look() is Step.NOTHING, "the app that it loads is not the suspect's doing"
+    assert not memory.look() and not memory.is_confined, "the app that it loads is not the suspect's doing"
     memory.begin()
-    assert memory.look() is Step.NOTHING, "nor what it held before"
+    assert not memory.look() and not memory.is_confined, "nor what it held before"
     monkeypatch.setattr(Group, "most", 0)
     whole_machine = Memory(process.pid, 0, memory._group)
     monkeypatch.setattr(procfs, "resident", lambda pid: 0)
     whole_machine.begin()
     monkeypatch.setattr(procfs, "resident", lambda pid: 900 * MIB)
-    assert whole_machine.look() is Step.NOTHING
+    assert not whole_machine.look() and not whole_machine.is_confined
     assert _limit(process.pid) == resource.RLIM_INFINITY
 
 
@@ -197,7 +212,7 @@ def test_NEW_2_a_limit_that_cannot_be_set_changes_nothing(memory: Memory, monkey
     memory.begin()
     memory._group.left = 150 * MIB
     monkeypatch.setattr(resource, "prlimit", refuse)
-    assert memory.look() is Step.CONFINE and not memory.is_confined
+    assert not memory.look() and not memory.is_confined
 
 
 @pytest.mark.parametrize(("left", "most"), [(9000, LOOK), (800, 0.1), (100, 0.0125), (1, 0.002), (-5, 0.002)])
