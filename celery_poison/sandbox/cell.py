@@ -7,26 +7,63 @@ stands where its job stood.
 
 from __future__ import annotations
 
+import _socket
 import os
 import pickle
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from billiard import common
 from billiard.context import ForkProcess
+from billiard.einfo import ExceptionInfo
 from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
+from celery import Celery
 
 from celery_poison import causes
-from celery_poison.sandbox.trial import Home, Job, Order, info_of
+from celery_poison.ledger import Ledger
 from celery_poison.upstream.requests import read_end
+
+#: What a cell has from its nursery: the app, a ledger (not connected yet; None: the app was loaded anew, and
+#: says later which it is), and the descriptor of the memory with the worker's lease.
+Home = tuple[Celery, Ledger | None, int]
+#: Makes a forked process ready for one run.
+Prepare = Callable[[Celery, Ledger | None, int], object]
 
 #: What a process may hold before its watcher has set a limit.
 _UNCONFINED = resource.getrlimit(resource.RLIMIT_DATA)
+
+
+class Job(NamedTuple):
+    """What a cell does: ``prepare`` first, then what a pool process would call.
+
+    Attributes:
+        slot: the index that a pool process would have; ``number``: part of its name.
+    """
+
+    prepare: Prepare
+    slot: int
+    number: int
+    target: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+def pair() -> tuple[Any, Any]:
+    """Return two sockets of the operating system that are connected, also where greenlets have others."""
+    return _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+
+
+def info_of(error: Exception) -> ExceptionInfo:
+    """Return ``error`` as a pool process sends one."""
+    try:
+        raise error
+    except Exception:
+        return ExceptionInfo()
 
 
 def boxed(value: Any) -> Any:
@@ -51,12 +88,13 @@ def _put(box: Any, data: bytes) -> Any:
     return box
 
 
-def be_cell(order: Order, home: Home, said: Any, box: Any) -> int:
+def be_cell(said: Any, box: Any, home: Home) -> int:
     """Be a process of the pool, which talks to its worker by the socket ``said``; return the exit code."""
     have_own_hub()
-    name = f"ForkPoolWorker-{order.number}"
-    process: Any = ForkProcess(target=_run, args=(home, said, box), name=name, daemon=True)
-    process.index = order.slot
+    job: Job = take(box)
+    name = f"ForkPoolWorker-{job.number}"
+    process: Any = ForkProcess(target=_run, args=(job, said, box, home), name=name, daemon=True)
+    process.index = job.slot
     code: int = process._bootstrap()
     return code
 
@@ -69,13 +107,12 @@ def have_own_hub() -> None:
         del sys.modules["eventlet.hubs"]._threadlocal.hub
 
 
-def _run(home: Home, said: Any, box: Any) -> None:
+def _run(job: Job, said: Any, box: Any, home: Home) -> None:
     from celery.concurrency.prefork import process_destructor  # not in other pools' workers: hooks.py
 
     with suppress(AttributeError):  # before billiard 4.3
         common.clear_terminate_handler_fired()
-    job: Job = take(box)
-    job.prepare(home, job.task)
+    job.prepare(*home)
     # A service manager sends this to every process of its group when the worker is to end: that waits for
     # the trial. What the task itself has started is not affected.
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -11,7 +11,6 @@ import _socket
 import gc
 import importlib
 import os
-import pickle
 import select
 import signal
 import socket
@@ -31,8 +30,7 @@ from celery_poison.basics import procfs
 from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.basics.text import apps_given
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.cell import be_cell, have_own_hub
-from celery_poison.sandbox.trial import Home, Order
+from celery_poison.sandbox.cell import be_cell, have_own_hub, pair
 from celery_poison.sandbox.watcher import NURSERY, end_with_parent, name, watch
 
 #: What a service manager sends to every process: the worker says when these end.
@@ -45,11 +43,6 @@ LINGER = 5
 _FRESH = """import sys; sys.path[:], sys.argv[:] = {path!r}, {argv!r}
 import celery; celery.maybe_patch_concurrency(["-P", {pool!r}])
 from celery_poison.sandbox.nursery import load_and_serve; load_and_serve(*{arguments!r})"""
-
-
-def pair() -> tuple[Any, Any]:
-    """Return two sockets of the operating system that are connected, also where greenlets have others."""
-    return _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
 class Nursery:
@@ -107,14 +100,17 @@ class Nursery:
             command = [sys.executable, "-c", code]
             return cls(os.posix_spawn(command[0], command, os.environ, file_actions=[null]), ours, has)
 
-    def fork(self, order: Order, fds: list[int]) -> None:
+    def fork(self, limit: int, fds: list[int]) -> None:
         """Let it fork a cell, given the watcher's socket, the cell's socket, the box and the worker's lease.
+
+        Args:
+            limit: bytes of memory that the cell may have; 0: as much as there is.
 
         Raises:
             BlockingIOError: it has much to do; ask again.
             OSError: it has ended.
         """
-        socket.send_fds(self._orders, [pickle.dumps(order)], fds)
+        socket.send_fds(self._orders, [b"%d" % limit], fds)
 
     def has_ended(self) -> bool:
         if not self._has_ended:
@@ -194,27 +190,26 @@ def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool
         ledger = None if is_fresh else plugin_of(app).open_ledger()
     gc.freeze()
 
-    def be(order: Order, said: int, box: int, lease: int) -> int:
+    def be(said: int, box: int, lease: int) -> int:
         """Be a cell, with the name and the handlers that the worker had."""
         name(former)
         for signum, handler in handlers.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
-        home = Home(app, ledger, lease)
-        return be_cell(order, home, _socket.socket(fileno=said), os.fdopen(box, "r+b"))
+        return be_cell(_socket.socket(fileno=said), os.fdopen(box, "r+b"), (app, ledger, lease))
 
     for data, fds in _orders(orders, end_of_worker):
         with suppress(OSError):  # no process can be forked: the worker hears that its sockets are closed
             if not _fork():
                 orders.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _be_watcher(pickle.loads(data), end_of_worker, fds, be)
+                _be_watcher(int(data), end_of_worker, fds, be)
         for fd in fds:
             _close(fd)
     _say_that_it_ended(app, worker)
 
 
 def _orders(orders: Any, end_of_worker: int) -> Iterator[tuple[bytes, list[int]]]:
-    """Yield order after order, with its descriptors, until the worker has ended."""
+    """Yield the limit of each cell that is wanted, and its descriptors, until the worker has ended."""
     wanted = unpatched("select", "poll")()
     for fd in (orders.fileno(), end_of_worker):
         wanted.register(fd, select.POLLIN)
@@ -248,7 +243,7 @@ def _make_cells_cheap() -> None:
     process.logging = none
 
 
-def _be_watcher(order: Order, end_of_worker: int, fds: list[int], be: Any) -> NoReturn:
+def _be_watcher(limit: int, end_of_worker: int, fds: list[int], be: Any) -> NoReturn:
     """Be the watcher of a cell, and then, in another process, that cell."""
     control, *of_cell = fds
 
@@ -261,9 +256,9 @@ def _be_watcher(order: Order, end_of_worker: int, fds: list[int], be: Any) -> No
     code = 0
     try:
         talks = _socket.socket(fileno=control)
-        if watch(talks, end_of_worker, order.limit, fork):
+        if watch(talks, end_of_worker, limit, fork):
             talks.detach()
-            code = be(order, *of_cell)
+            code = be(*of_cell)
     except BaseException:
         traceback.print_exc()
         code = 1

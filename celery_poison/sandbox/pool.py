@@ -20,8 +20,7 @@ from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.errors import ConfigurationError
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.running import Trials
-from celery_poison.sandbox.trial import Host, Order, Trial
-from celery_poison.settings import Settings
+from celery_poison.sandbox.trial import Host, Trial
 
 logger = get_logger("celery_poison")
 
@@ -50,17 +49,15 @@ class Cells:
         room: how many suspects more could begin, when that was looked at last; for any thread.
     """
 
-    def __init__(self, host: Host, settings: Settings, nursery: Nursery | str) -> None:
+    def __init__(self, host: Host, nursery: Nursery | str) -> None:
         self.host = host
         self._loop = host.loop
-        self._settings = settings
         self._give_back: Callable[[Any], Any] = lambda request: None
         self._nursery = nursery
-        self._free_slots = list(range(min(host.pool.slots, settings.trial_cells or MOST)))
+        self._free_slots = list(range(min(host.pool.slots, host.settings.trial_cells or MOST)))
         self._running: set[Trial] = set()
         self.waiting: deque[Trial] = deque()
         self.room = len(self._free_slots)
-        self._number = host.pool.slots
         #: The most that cells of a task were seen to take, in bytes.
         self._took: dict[str, int] = {}
         self._memory = MemoryGroup()
@@ -120,7 +117,7 @@ class Cells:
             with suppress(AttributeError):  # a consumer without it
                 self._loop.consumer.qos.increment_eventually()
         add = self.waiting.appendleft if first else self.waiting.append
-        add(Trial(request, self._loop.epoch, not first, is_alone=first))
+        add(Trial(request, self._loop.epoch, is_alone=first))
         self.look()
 
     def make_wait(self, must_wait: bool) -> None:
@@ -146,7 +143,7 @@ class Cells:
         """Have the ledger keep what has waited here for too long, unless a pool was emptied for it."""
         latest = time.monotonic() - PARK_AFTER
         for trial in () if self.host.shutdown.is_begun else tuple(self.waiting):
-            if trial.since < latest and trial.is_credited and not trial.is_handed:
+            if trial.since < latest and trial.is_credited and not trial.callbacks:
                 self.waiting.remove(trial)
                 self._take_credit(trial)
                 if self._is_here(trial):
@@ -181,19 +178,17 @@ class Cells:
             self._take_credit(trial)
         elif not self.are_usable:
             self.refused(trial)
-        elif trial.is_handed:
+        elif trial.callbacks:
             self._fork(trial)
         else:
             self._beginning = trial
             with suppress(TaskRevokedError):
                 request.execute_using_pool(self)
-            if not trial.is_handed:  # it was revoked, has expired, or went back
+            if not trial.callbacks:  # it was revoked, has expired, or went back
                 self._take_credit(trial)
 
     def _fork(self, trial: Trial) -> None:
-        limit, self._number = self._settings.trial_memory_limit or 0, self._number + 1
-        trial.order = Order(self._free_slots.pop(0), self._number, limit)
-        trial.since = time.monotonic()
+        trial.slot, trial.since = self._free_slots.pop(0), time.monotonic()
         trial.tries += 1
         self._running.add(trial)
         assert isinstance(self._nursery, Nursery)
@@ -221,7 +216,6 @@ class Cells:
                 logger.warning("celery_poison: the cell of %s ended before it began", name)
                 self._pauses_until = time.monotonic() + BETWEEN_TRIES
             trial.is_alone = trial.is_alone or trial.is_pressed
-            trial.begun = trial.is_pressed = trial.has_company = False
             self.waiting.appendleft(trial)
             self._trials.wake()  # it is to look again
         else:
@@ -231,10 +225,10 @@ class Cells:
     def _leave(self, trial: Trial) -> None:
         if trial in self._running:
             self._running.remove(trial)
-            self._free_slots = sorted([*self._free_slots, trial.order.slot])
-        if trial.taken:
+            self._free_slots = sorted([*self._free_slots, trial.slot])
+        if trial.death is not None:
             task = trial.request.type
-            self._took[task] = max(trial.taken, self._took.get(task, 0) * 9 // 10)
+            self._took[task] = max(trial.death.taken, self._took.get(task, 0) * 9 // 10)
 
     def refused(self, trial: Trial, why: str = "") -> None:
         """Give back a trial that no cell could be had for."""
@@ -251,19 +245,13 @@ class Cells:
         self,
         target: Any,
         args: tuple[Any, ...],
-        accept_callback: Any,
-        timeout_callback: Any,
-        callback: Any,
-        error_callback: Any,
         soft_timeout: float | None = None,
         timeout: float | None = None,
-        **_: Any,
+        **callbacks: Any,
     ) -> None:
         trial, limits = self._beginning, self.host.pool
         assert trial is not None
-        trial.target, trial.arguments, trial.is_handed = target, args, True
-        trial.accepted, trial.timed_out = accept_callback, timeout_callback
-        trial.ended, trial.failed = callback, error_callback
+        trial.target, trial.arguments, trial.callbacks = target, args, callbacks
         # What a pool ignores is ignored in a cell too: the task may rely on it.
         trial.soft = (soft_timeout or limits.soft) if limits.name == "prefork" else None
         trial.hard = (timeout or limits.hard) if limits.name in ("prefork", "gevent") else None
@@ -271,11 +259,11 @@ class Cells:
 
     def terminate_job(self, pid: int, signum: int | None = None) -> None:
         """End what runs in the cell ``pid``; SIGUSR1 interrupts it, as in a pool process."""
-        running = self._trials.find(pid)
-        if running is not None and signum == signal.SIGUSR1:
-            running.order(b"s")
-        elif running is not None:
-            running.trial.terminated_by = signum or signal.SIGTERM
+        trial = self._trials.find(pid)
+        if trial is not None and signum == signal.SIGUSR1:
+            trial.interrupt()
+        elif trial is not None:
+            trial.terminated_by = signum or signal.SIGTERM
             self._trials.wake()
 
     def end(self) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.sandbox.nursery import Nursery
-from celery_poison.sandbox.process import Running
 from celery_poison.sandbox.trial import Host, Trial
 from celery_poison.sandbox.watcher import SPEED
 
@@ -37,7 +36,7 @@ class Trials:
     def __init__(self, host: Host, hears: Any) -> None:
         self._host, self._hears = host, hears
         self._new: deque[tuple[Trial, Nursery]] = deque()
-        self._running: list[Running] = []
+        self._running: list[Trial] = []
         self._selector = selectors.DefaultSelector()
         self._woken, self._wakes = _socket.socketpair()
         self._woken.setblocking(False)
@@ -59,7 +58,7 @@ class Trials:
         with suppress(OSError):  # full: it is being woken up already
             self._wakes.send(b"!")
 
-    def find(self, pid: int) -> Running | None:
+    def find(self, pid: int) -> Trial | None:
         return next((each for each in list(self._running) if each.pid == pid), None)
 
     def end(self) -> None:
@@ -68,11 +67,11 @@ class Trials:
         self.wake()
         if self._thread is not None:
             self._thread.join(3 * TICK)
-        for running in list(self._running):
-            running.abandon()
+        for each in list(self._running):
+            each.abandon()
         if self._thread is None or not self._thread.is_alive():
-            for each in (self._selector, self._woken, self._wakes):
-                each.close()
+            for part in (self._selector, self._woken, self._wakes):
+                part.close()
 
     def _report(self, call: Callable[[], Any]) -> None:
         if not self._ending:
@@ -95,7 +94,7 @@ class Trials:
                 self._running.remove(each)
                 self._stop_hearing(each.sockets)
                 each.close()
-                self._report(partial(self._hears.finished if each.tell() else self._hears.again, each.trial))
+                self._report(partial(self._hears.finished if each.tell() else self._hears.again, each))
         self._relieve()
         if self._hears.waiting:  # time has passed: more may fit
             self._report(self._hears.look)
@@ -126,7 +125,7 @@ class Trials:
             self._report(partial(self._hears.finished, trial))
             return True
         try:
-            running = Running(trial, nursery, host, self._report)
+            trial.open(host, nursery, self._report)
         except BlockingIOError:
             return False
         except OSError:
@@ -134,11 +133,11 @@ class Trials:
         except Exception as error:
             self._report(partial(self._hears.refused, trial, repr(error)))
         else:
-            self._running.append(running)
+            self._running.append(trial)
             for each in self._running if len(self._running) > 1 else ():
-                each.trial.has_company = True
-            for sock in running.sockets:
-                self._selector.register(sock, selectors.EVENT_READ, running)
+                each.has_company = True
+            for sock in trial.sockets:
+                self._selector.register(sock, selectors.EVENT_READ, trial)
         return True
 
     def _relieve(self) -> None:
@@ -146,5 +145,5 @@ class Trials:
         now, those = time.monotonic(), [each for each in self._running if each.is_youth]
         if len(those) > 1 and now > self._relieved_at and self._memory.room() < 0:
             self._relieved_at = now + RELIEF
-            those[-1].trial.is_pressed = True
+            those[-1].is_pressed = True
             those[-1].kill()

@@ -1,72 +1,46 @@
-"""One trial: what the sandbox asks of its worker, time limits, and how a cell ended."""
+"""One trial: what it has from its worker, its cell as the worker sees it, and how that ended."""
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
+import select
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded
-from celery import Celery
+from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.causes import Evidence
-from celery_poison.ledger import Ledger
+from celery_poison.sandbox.cell import Job, Prepare, boxed, info_of, pair, take
+from celery_poison.sandbox.nursery import Nursery
+from celery_poison.settings import Settings
 from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
-
-class Home(NamedTuple):
-    """What a cell has from its nursery.
-
-    Attributes:
-        ledger: not connected yet; None: the app was loaded anew, and says later which it is.
-        lease: descriptor of the memory with the worker's lease.
-    """
-
-    app: Celery
-    ledger: Ledger | None
-    lease: int
-
-
-#: Makes a forked process ready for one run of the task of this name.
-Prepare = Callable[[Home, str], object]
-
-
-class Job(NamedTuple):
-    """What a cell does: ``prepare`` first, then what a pool process would call."""
-
-    prepare: Prepare
-    task: str
-    target: Callable[..., Any]
-    arguments: tuple[Any, ...]
-
-
-class Order(NamedTuple):
-    """What a nursery is asked for.
-
-    Attributes:
-        slot: the index that a pool process would have.
-        number: part of the cell's name.
-        limit: bytes of memory that it may have; 0: as much as there is.
-    """
-
-    slot: int = 0
-    number: int = 0
-    limit: int = 0
-
-
-def info_of(error: Exception) -> ExceptionInfo:
-    """Return ``error`` as a pool process sends one."""
-    try:
-        raise error
-    except Exception:
-        return ExceptionInfo()
-
+logger = get_logger("celery_poison")
 
 NEVER = float("inf")
+#: Seconds in which a forked process must be ready to run a task.
+SETTING_UP = 120.0
+#: Seconds in which a cell must have ended that was killed, or has given its result.
+ENDING = 5.0
+#: Seconds in which a cell whose time is over can say where it hangs.
+ANSWERING = 0.25
+#: Seconds in which a cell that says nothing more should have ended by itself.
+EXITING = 1.0
+#: Seconds for which a worker must outlive a cell that was killed, if its watcher does so too. Who kills all
+#: processes of a worker does not leave out the one next to the cell for so long.
+MOMENT = 0.02
+#: Seconds for which it must outlive both: a busy machine may interrupt who kills all of them for so long.
+OUTLIVE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,83 +67,19 @@ class Host:
     Attributes:
         loop: its event loop: the ``consumer`` and the number (``epoch``) of the present broker connection.
         complain: logs an error that no message suffers from, once.
-        prepare: is given what a start says about what runs beside it.
-        ask_where: has the cell of this pid, which hangs, write down where it is.
-        explain: returns what is known about the death of a cell, and keeps it for whoever asks for its pid.
+        prepare: returns what makes a forked process ready for a request.
+        exits: asks a cell that hangs where it is, and explains how one has ended.
         lease: descriptor of the memory with the worker's lease.
     """
 
+    settings: Settings
     pool: PoolFacts
     loop: Any
     shutdown: Any
     complain: Callable[[Exception], object]
-    prepare: Callable[[int], Prepare]
-    ask_where: Callable[[int], object]
-    explain: Callable[[int, Death], Evidence]
+    prepare: Callable[[Any], Prepare]
+    exits: Any
     lease: int
-
-
-@dataclass(slots=True, eq=False)
-class Trial:
-    """One suspect, what Celery hands to a pool with it, and what becomes of it.
-
-    Attributes:
-        epoch: number of the connection by which it was admitted.
-        is_credited: whether it gave its prefetch credit back.
-        is_handed: whether Celery has handed it over; the attributes down to ``hard`` are known then.
-        soft, hard: time limits, in seconds.
-        since: when it was admitted, or its cell was asked for (``time.monotonic``).
-        tries: how many cells were asked for; ``begun``: whether one has begun with it.
-        overdue: its hard limit is over; ``terminated_by``: the signal by which it is to end, 0 for none.
-        is_pressed: it is to end since memory is short; ``is_alone``: none may be beside it.
-        has_company: another cell was beside its own.
-        taken: the bytes that its cell did not share with the nursery.
-    """
-
-    request: Any
-    epoch: int
-    is_credited: bool
-    is_handed: bool = False
-    target: Callable[..., Any] = print
-    arguments: tuple[Any, ...] = ()
-    accepted: Callable[[int, float], Any] = print
-    timed_out: Callable[[bool, float], Any] = print
-    ended: Callable[[Any], Any] = print
-    failed: Callable[[ExceptionInfo], Any] = print
-    soft: float | None = None
-    hard: float | None = None
-    order: Order = field(default_factory=Order)
-    since: float = field(default_factory=time.monotonic)
-    tries: int = 0
-    begun: bool = False
-    overdue: bool = False
-    terminated_by: int = 0
-    is_pressed: bool = False
-    is_alone: bool = False
-    has_company: bool = False
-    taken: int = 0
-    _soft_at: float = NEVER
-    _hard_at: float = NEVER
-
-    def begin(self) -> None:
-        self.begun, now = True, time.monotonic()
-        self._soft_at = now + self.soft if self.soft else NEVER
-        self._hard_at = now + self.hard if self.hard else NEVER
-
-    def pause(self) -> float:
-        return min(self._soft_at, self._hard_at) - time.monotonic()
-
-    def is_over(self) -> bool:
-        if time.monotonic() >= self._hard_at:
-            self.overdue, self._hard_at = True, NEVER
-        return self.overdue
-
-    def is_soft_over(self) -> bool:
-        """Whether the soft limit is over; told once."""
-        if time.monotonic() < self._soft_at:
-            return False
-        self._soft_at = NEVER
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +116,248 @@ class Death:
         return f"died alone: {causes.short(self.cause)}{watcher}{memory}"
 
 
-def error_of(trial: Trial, death: Death, evidence: Evidence) -> Exception:
-    """Return what the request of a suspect is told whose cell has ended."""
-    if trial.overdue:
-        error: Exception = TimeLimitExceeded(trial.hard)
-    elif trial.terminated_by:
-        error = Terminated(-trial.terminated_by)
-    elif death.why == "pressed":
-        error = TrialSpoilt("others had used up the memory", evidence=evidence)
-    elif evidence.is_from_outside:
-        error = TrialSpoilt("its cell was asked to end", death.cause, evidence)
-    else:
-        error = TaskDied(death.cause, str(death), evidence)
-    return error
+class Trial:
+    """One suspect, from its admission to the end of its last cell.
+
+    From ``open`` to ``tell`` the thread that hears the cells has it, before and after that the event loop.
+
+    Attributes:
+        epoch: number of the connection by which it was admitted.
+        is_credited: whether it gave its prefetch credit back.
+        is_alone: whether none may run beside it.
+        callbacks: by the names that Celery has for a pool; empty until it has handed the request over, with
+            the ``target``, its ``arguments``, and the time limits ``soft`` and ``hard``, in seconds.
+        since: when it was admitted, or its cell was asked for (``time.monotonic``).
+        tries: how many cells were asked for; ``slot``: the index that a pool process would have.
+        pid, death: of its cell; 0 and None before they are known.
+        begun: whether its cell has begun with it.
+        overdue: its hard limit is over; ``terminated_by``: the signal by which it is to end, 0 for none.
+        is_pressed: it is to end since memory is short; ``has_company``: another cell was beside its own.
+    """
+
+    def __init__(self, request: Any, epoch: int, *, is_alone: bool = False) -> None:
+        self.request, self.epoch = request, epoch
+        self.is_alone, self.is_credited = is_alone, not is_alone
+        self.callbacks: dict[str, Callable[..., Any]] = {}
+        self.target: Callable[..., Any] = print
+        self.arguments: tuple[Any, ...] = ()
+        self.soft: float | None = None
+        self.hard: float | None = None
+        self.since, self.tries, self.slot = time.monotonic(), 0, 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.pid, self.terminated_by = 0, 0
+        self.death: Death | None = None
+        self.begun = self.overdue = self.is_pressed = self.has_company = False
+        self._has_result = self._is_silent = self._is_killed = False
+        self._soft_at = self._hard_at = self._abandon_at = self._over_at = NEVER
+        self._kill_at = time.monotonic() + SETTING_UP
+        self._watcher = -1  # a descriptor
+
+    def open(self, host: Host, nursery: Nursery, report: Callable[[Callable[[], Any]], None]) -> None:
+        """Have its cell forked; ``report`` passes a call on to the event loop.
+
+        Raises:
+            BlockingIOError: the nursery has much to do.
+            OSError: there is no nursery, or no descriptor left.
+            Exception: what the arguments of the task raise when they are pickled.
+        """
+        self._begin_anew()
+        self._host, self._nursery, self._report = host, nursery, report
+        self._limit = host.settings.trial_memory_limit or 0
+        number = host.pool.slots + 1 + self.slot
+        job = Job(host.prepare(self.request), self.slot, number, self.target, self.arguments)
+        self._box = boxed(job)
+        # A pool process that were forked meanwhile would hold the other ends open.
+        with no_fork():
+            (self._control, watchers), (self._data, cells) = pair(), pair()
+            with closing(watchers), closing(cells):
+                fds = [each.fileno() for each in (watchers, cells, self._box)]
+                nursery.fork(self._limit, [*fds, host.lease])
+        self.sockets = self._control, self._data
+        for sock in self.sockets:
+            sock.setblocking(False)
+
+    def close(self) -> None:
+        for part in (*self.sockets, self._box):
+            part.close()
+        if self._watcher >= 0:
+            os.close(self._watcher)
+
+    def _order(self, word: bytes) -> None:
+        """Have its watcher do what ``watcher._next_orders`` lists."""
+        with suppress(OSError):
+            self._control.send(word)
+
+    def interrupt(self) -> None:
+        """Raise its soft time limit in it."""
+        self._order(b"s")
+
+    def kill(self) -> None:
+        if not self._is_killed:
+            self._is_killed, self._abandon_at = True, time.monotonic() + ENDING
+            self._order(b"k")
+
+    def abandon(self) -> None:
+        """Kill the watcher, which a suspect may have stopped, the cell, and what that has started."""
+        with suppress(OSError):
+            signal.pidfd_send_signal(self._watcher, signal.SIGKILL)
+        with suppress(OSError):
+            if self.pid:
+                os.killpg(self.pid, signal.SIGKILL)
+
+    @property
+    def is_youth(self) -> bool:
+        """Whether it could be ended, and begun anew."""
+        return self.begun and not self._has_result and not self._is_killed
+
+    # --- what its cell says ----------------------------------------------------------------------------
+
+    def hear(self) -> list[Any]:
+        """Pass on what watcher and cell have said; return the sockets on which nothing more will come."""
+        while self.death is None and (facts := _next(self._control)) is not None:
+            self._hear_watcher(json.loads(facts) if facts else {})
+        while not self._is_silent and (said := _next(self._data)) is not None:
+            self._hear_cell(pickle.loads(said) if said else ("silent",))
+        if self.death is not None and self._over_at == NEVER:
+            self._over_at = time.monotonic() + (MOMENT if self._is_proof() else 0.0)
+        return [self._control] * (self.death is not None) + [self._data] * self._is_silent
+
+    def _hear_watcher(self, facts: dict[str, Any]) -> None:
+        if "pid" in facts:
+            self.pid = facts["pid"]
+            with suppress(OSError):
+                self._watcher = os.pidfd_open(facts["watcher"])
+            return
+        if not facts:
+            self.abandon()  # the kernel ends the cell then; its watcher would have ended the rest
+        self.death = Death(**facts) if facts else Death(None)
+
+    def _hear_cell(self, said: tuple[Any, ...]) -> None:
+        now = time.monotonic()
+        match said:
+            case "accepted", pid, at:
+                self.begun, self._kill_at = True, NEVER
+                self._soft_at = now + self.soft if self.soft else NEVER
+                self._hard_at = now + self.hard if self.hard else NEVER
+                self._order(b"b")
+                self._call_back("accept_callback", pid, at)
+            case ("result",):
+                self._has_result, self._kill_at = True, now + ENDING
+                self._soft_at = self._hard_at = NEVER
+                ok, value = self._result()
+                self._call_back("callback" if ok else "error_callback", value)
+            case _:
+                self._is_silent, self._kill_at = True, min(self._kill_at, now + EXITING)
+
+    def _call_back(self, name: str, *args: Any) -> None:
+        self._report(partial(self.callbacks[name], *args))
+
+    def _result(self) -> tuple[bool, Any]:
+        try:
+            ok, value = take(self._box)
+        except BaseException as error:
+            # Such as a class that is not to be found; or the user's code, which reads it, ends this thread.
+            return False, info_of(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        return ok, value
+
+    # --- its limits, and its end -----------------------------------------------------------------------
+
+    def _is_proof(self) -> bool:
+        """Whether its death counts against the suspect, unless somebody kills all of a worker's processes."""
+        is_ours = self.overdue or self.terminated_by or self.is_pressed or self._has_result
+        return self.begun and self.death is not None and self.death.was_killed and not is_ours
+
+    def is_over(self) -> bool:
+        """Keep limits; return whether it has ended, and may be told of."""
+        now = time.monotonic()
+        if self.death is not None:
+            if now >= self._over_at and not self._is_killed and self._is_proof() and not self._is_watched():
+                self._is_killed, self._over_at = True, now + OUTLIVE - MOMENT
+            return now >= self._over_at
+        if self.begun and not self._has_result:
+            self._keep_limits(now)
+        if now > self._kill_at:
+            if not self.pid and not self._nursery.has_ended():  # all sockets that it has are closed then
+                logger.error("celery_poison: a nursery has forked no cell in %d s: it is killed", SETTING_UP)
+                self._nursery.end()
+            self.kill()
+        if now > self._abandon_at:  # its watcher does not obey
+            self.abandon()
+            self._abandon_at = now + ENDING
+        return False
+
+    def _keep_limits(self, now: float) -> None:
+        if self.terminated_by:
+            self.kill()
+        elif now >= self._hard_at:
+            self.overdue, self._soft_at, self._hard_at = True, NEVER, NEVER
+            self._host.exits.ask(self.pid)
+            self._kill_at = now + ANSWERING
+        elif now >= self._soft_at:
+            self._soft_at = NEVER
+            self._call_back("timeout_callback", True, self.soft)
+            self.interrupt()
+
+    def _is_watched(self) -> bool:
+        if self._watcher < 0:
+            return False
+        poll = unpatched("select", "poll")()  # any number of descriptors
+        poll.register(self._watcher, select.POLLIN)
+        return not poll.poll(0)
+
+    def pause(self) -> float:
+        """Return the seconds until a limit is over, or its end may be told of."""
+        limits = self._soft_at, self._hard_at, self._kill_at, self._abandon_at, self._over_at
+        return min(limits) - time.monotonic()
+
+    def tell(self) -> bool:
+        """Report how it ended; return False where it is to be tried again, through no fault of its own."""
+        death, name = self.death, self.request.humaninfo()
+        assert death is not None
+        if self._has_result:
+            return True
+        # Beside others it is not known who has used up the memory, unless it has a limit of its own.
+        is_over_limit = bool(death.why) and 0 < self._limit < death.peak
+        is_shared = self.has_company and death.why and not is_over_limit
+        self.is_pressed = bool(self.is_pressed or is_shared) and not self.is_alone
+        if self.is_pressed:
+            logger.warning("celery_poison: %s is tried again, alone: memory is short", name)
+        if not self.begun or self.is_pressed:
+            return False
+        # Its cell is killed then, too.
+        story = f"met its hard time limit of {self.hard:g} s" if self.overdue and self.hard else death
+        logger.warning("celery_poison: %s on trial: %s", name, story)
+        evidence = self._host.exits.of_cell(self.pid, death)
+        if is_over_limit:
+            evidence = replace(evidence, limit_kb=self._limit >> 10, limit_of="trial")
+        # On the event loop, where it is known whether it was revoked.
+        self._report(lambda: self.callbacks["error_callback"](info_of(self.error_of(death, evidence))))
+        if self.overdue:
+            self._call_back("timeout_callback", False, self.hard)
+        return True
+
+    def error_of(self, death: Death, evidence: Evidence) -> Exception:
+        """Return what its request is told of such an end of its cell."""
+        if self.overdue:
+            error: Exception = TimeLimitExceeded(self.hard)
+        elif self.terminated_by:
+            error = Terminated(-self.terminated_by)
+        elif death.why == "pressed":
+            error = TrialSpoilt("others had used up the memory", evidence=evidence)
+        elif evidence.is_from_outside:
+            error = TrialSpoilt("its cell was asked to end", death.cause, evidence)
+        else:
+            error = TaskDied(death.cause, str(death), evidence)
+        return error
+
+
+def _next(sock: Any) -> bytes | None:
+    """Return the next message; empty at the end of all, None when there is none yet."""
+    try:
+        return bytes(sock.recv(4096))
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""

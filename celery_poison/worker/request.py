@@ -20,7 +20,7 @@ from celery_poison.decide import Disposition, End, Run, Settlement, disposition
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
 from celery_poison.rules.failures import Failure
-from celery_poison.sandbox.trial import info_of
+from celery_poison.sandbox.cell import info_of
 from celery_poison.upstream.requests import NeverBegan, QuarantineRequested, TrialSpoilt, acks_end, read_end
 from celery_poison.worker.child import KEPT
 from celery_poison.worker.outcome import Case

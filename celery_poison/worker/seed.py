@@ -9,15 +9,15 @@ import time
 from functools import partial
 from typing import Any, NamedTuple
 
-from celery import signals
+from celery import Celery, signals
 from celery.app.trace import setup_worker_optimizations
 
 from celery_poison.basics.forking import real_thread_starter
 from celery_poison.errors import ConfigurationError
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, Policies, plugin_of
 from celery_poison.policy import Overrides
-from celery_poison.sandbox.trial import Home
 from celery_poison.worker import crash_reports
 from celery_poison.worker.body import surround
 from celery_poison.worker.child import still_running
@@ -42,7 +42,7 @@ class Seed(NamedTuple):
         overrides: of policies, at run time.
         secret: the ledger's key of fingerprints.
         reports: directory in which a process leaves its crash report; empty for none.
-        alone: what its start says about what runs beside it.
+        task: what it runs; ``alone``: what its start says about what runs beside it.
     """
 
     worker: str
@@ -50,13 +50,18 @@ class Seed(NamedTuple):
     overrides: Overrides
     secret: bytes
     reports: str
+    task: str
     alone: int
 
 
-def prepare(seed: Seed, home: Home, task: str) -> None:
+def prepare(seed: Seed, app: Celery, ledger: Ledger | None, lease: int) -> None:
     """Make this forked process one that runs a task, as a process of the pool.
 
     Where the app was loaded anew, what its worker was told once is told here.
+
+    Args:
+        ledger: not connected yet; None: the app was loaded anew.
+        lease: descriptor of the memory with the worker's lease.
 
     Raises:
         ConfigurationError: the app, loaded anew, has another ledger than in its worker, or not this task.
@@ -65,24 +70,24 @@ def prepare(seed: Seed, home: Home, task: str) -> None:
 
     global is_cell
     is_cell = True
-    plugin = plugin_of(home.app)
+    plugin = plugin_of(app)
     plugin.policy_overrides = seed.overrides
     node, _, _ = seed.worker.rpartition("/")
-    if home.ledger is None:
-        _be_told(plugin, seed, task, node)
-    process_initializer(home.app, node)
+    if ledger is None:
+        _be_told(plugin, seed, node)
+    process_initializer(app, node)
     if seed.reports:
         crash_reports.begin_report(seed.reports, notes_signals=False)
-    recorder = _open_recorder(plugin, home, seed.worker, node)
+    recorder = _open_recorder(plugin, ledger or plugin.open_ledger(), lease, seed.worker)
     recorder.secret, recorder.alone = seed.secret, seed.alone
 
 
-def _be_told(plugin: Plugin, seed: Seed, task: str, node: str) -> None:
+def _be_told(plugin: Plugin, seed: Seed, node: str) -> None:
     app = plugin.app
-    if (plugin.ledger_url, plugin.settings.namespace) != seed.ledger or task not in plugin.policies:
+    if (plugin.ledger_url, plugin.settings.namespace) != seed.ledger or seed.task not in plugin.policies:
         raise ConfigurationError(
-            f"the app has another ledger, or no guarded task {task}, when it is loaded anew: is it configured"
-            " where only the worker runs?"
+            f"the app has another ledger, or no guarded task {seed.task}, when it is loaded anew: is it"
+            " configured where only the worker runs?"
         )
     stand_in: Any = type("Worker", (), {"app": app, "hostname": node, "pool_cls": "threads"})()
     app.loader.init_worker()
@@ -92,13 +97,13 @@ def _be_told(plugin: Plugin, seed: Seed, task: str, node: str) -> None:
     setup_worker_optimizations(app, node)
 
 
-def _open_recorder(plugin: Plugin, home: Home, worker: str, node: str) -> Recorder:
-    ledger, settings = home.ledger or plugin.open_ledger(), plugin.settings
-    boot_id = born_as(worker.rpartition("/")[2])
+def _open_recorder(plugin: Plugin, ledger: Ledger, lease: int, worker: str) -> Recorder:
+    settings, (node, _, boot) = plugin.settings, worker.rpartition("/")
+    boot_id = born_as(boot)
     writer = Writer(ledger.client, ledger.keys.channel(worker), on_connect=partial(still_running, boot_id))
     durable = open_durable(settings, ledger, writer)
     recorder = Recorder(settings, ledger.keys, writer, node, Policies(plugin), durable, ledger)
-    lent = Lease(settings.activation_interval, home.lease)
+    lent = Lease(settings.activation_interval, lease)
     serve(boot_id, Serving(recorder, ledger, lent, contained=True))
     # A thread may share no connection with greenlets.
     own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)

@@ -22,9 +22,10 @@ from celery_poison.ledger.connection import ask_once
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
+from celery_poison.sandbox.cell import Prepare
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.pool import Cells
-from celery_poison.sandbox.trial import Host, PoolFacts, Prepare
+from celery_poison.sandbox.trial import Host, PoolFacts
 from celery_poison.upstream.acks import give_back_acks
 from celery_poison.worker import child, crash_reports, seed
 from celery_poison.worker.admission import Admission
@@ -190,22 +191,23 @@ class Worker:
 
     def _make_cells(self, nursery: Nursery | str) -> None:
         host = Host(
+            settings=self._settings,
             pool=self._pool,
             loop=self.loop,
             shutdown=self.shutdown,
             complain=self.complain,
             prepare=self._prepare_cell,
-            ask_where=self.exits.ask,
-            explain=self.exits.of_cell,
+            exits=self.exits,
             lease=self._lease.fd,
         )
-        self.cells = Cells(host, self._settings, nursery)
+        self.cells = Cells(host, nursery)
 
-    def _prepare_cell(self, alone: int) -> Prepare:
+    def _prepare_cell(self, request: Any) -> Prepare:
         ledger = self._plugin.ledger_url, self._settings.namespace
         reports = self._crash_reports.path if self._crash_reports else ""
-        own = self._plugin.policy_overrides, self._recorder.secret, reports, alone
-        return partial(seed.prepare, seed.Seed(self._me.worker, ledger, *own))
+        own = self._plugin.policy_overrides, self._recorder.secret, reports
+        of_request = request.type, request.alone
+        return partial(seed.prepare, seed.Seed(self._me.worker, ledger, *own, *of_request))
 
     def _make_heartbeat(self) -> None:
         payload = Payload(

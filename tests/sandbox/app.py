@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from celery_poison.sandbox import process
+from celery_poison.sandbox import trial
 from tests.sandbox.apps import build
 
-process.SETTING_UP = float(os.environ.get("SETTING_UP", process.SETTING_UP))
+trial.SETTING_UP = float(os.environ.get("SETTING_UP", trial.SETTING_UP))
 
 app = build(os.environ, current=True)

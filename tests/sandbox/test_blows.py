@@ -16,8 +16,8 @@ import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from celery_poison.basics import procfs
-from celery_poison.sandbox.nursery import pair
-from celery_poison.sandbox.process import MOMENT, OUTLIVE
+from celery_poison.sandbox.cell import pair
+from celery_poison.sandbox.trial import MOMENT, OUTLIVE
 from celery_poison.sandbox.watcher import watch
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,61 +11,88 @@ import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.sandbox.cell import boxed
-from celery_poison.sandbox.nursery import Nursery, pair
+from celery_poison.sandbox.cell import boxed, pair
+from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.pool import MOST, Cells
-from celery_poison.sandbox.process import Running
 from celery_poison.sandbox.running import Trials
-from celery_poison.sandbox.trial import NEVER, Death, Trial, error_of
+from celery_poison.sandbox.trial import ANSWERING, Death, Trial
 from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
 KILLED = Death(-9)
 
 
-def _trial(hard: float | None = None, soft: float | None = None) -> Trial:
-    trial = Trial(SimpleNamespace(), 0, False)
-    trial.soft, trial.hard = soft, hard
-    trial.begin()
-    return trial
+class Heard:
+    """A trial whose watcher and cell are this test; what its request and its worker hear."""
+
+    def __init__(self, **limits: float) -> None:
+        self.request: list[Any] = []
+        self.asked: list[int] = []
+        self.trial = Trial(SimpleNamespace(humaninfo=lambda: "it"), 0)
+        (control, self.watcher), (data, self.cell) = pair(), pair()
+        vars(self.trial).update(limits, _control=control, _data=data, sockets=(control, data), pid=1)
+        vars(self.trial).update(_report=lambda call: call(), _box=boxed((True, "its end")))
+        vars(self.trial).update(_host=SimpleNamespace(exits=SimpleNamespace(ask=self.asked.append)))
+        for name in ("accept_callback", "timeout_callback", "callback", "error_callback"):
+            self.trial.callbacks[name] = lambda *args: self.request.append(args)
+        for sock in (control, data, self.watcher):
+            sock.setblocking(False)
+        self.cell.send(pickle.dumps(("accepted", 1, 0.0)))
+        self.trial.hear()
+        assert self.orders() == b"b", "its trial begins"
+
+    def orders(self) -> bytes:
+        """Return what its watcher was ordered last."""
+        return bytes(self.watcher.recv(64))
+
+    def error(self, death: Death, evidence: Evidence = NO_EVIDENCE) -> Exception:
+        return self.trial.error_of(death, evidence)
 
 
 def test_NEW_1_who_kills_its_cell_has_died_and_whose_cell_others_ended_has_not() -> None:
-    assert isinstance(error_of(_trial(), KILLED, NO_EVIDENCE), TaskDied)
+    heard = Heard()
+    assert isinstance(heard.error(KILLED), TaskDied)
     asked = Evidence(signal=15)
     assert asked.is_from_outside
-    assert isinstance(error_of(_trial(), Death(-15), asked), TrialSpoilt)
-    assert isinstance(error_of(_trial(), Death(-9, why="pressed"), NO_EVIDENCE), TrialSpoilt)
+    assert isinstance(heard.error(Death(-15), asked), TrialSpoilt)
+    assert isinstance(heard.error(Death(-9, why="pressed")), TrialSpoilt)
 
 
-def test_a_limit_and_a_revocation_end_a_trial_as_they_end_a_run_in_the_pool() -> None:
-    late = _trial(hard=1e-9, soft=1e-9)
-    assert late.is_soft_over() and not late.is_soft_over(), "told once"
-    assert late.is_over() and late.is_over() and late.pause() > 1000
-    assert isinstance(error_of(late, KILLED, NO_EVIDENCE), TimeLimitExceeded)
-    revoked = _trial()
-    revoked.terminated_by = 15
-    assert not revoked.is_over() and isinstance(error_of(revoked, KILLED, NO_EVIDENCE), Terminated)
+def test_a_soft_limit_is_told_once() -> None:
+    heard = Heard(soft=1e-9)
+    assert not heard.trial.is_over() and not heard.trial.is_over()
+    assert heard.request == [(1, 0.0), (True, 1e-9)] and heard.orders() == b"s"
+    with pytest.raises(BlockingIOError):
+        heard.orders()
+
+
+def test_a_hard_limit_ends_a_trial_as_it_ends_a_run_in_the_pool() -> None:
+    late = Heard(hard=1e-9, soft=1e-9)
+    assert not late.trial.is_over() and late.asked == [1], "where it hangs"
+    assert 0 < late.trial.pause() <= ANSWERING
+    time.sleep(max(0.0, late.trial.pause()))
+    assert not late.trial.is_over() and late.orders() == b"k"
+    assert len(late.request) == 1, "no soft limit after that"
+    assert isinstance(late.error(KILLED), TimeLimitExceeded)
+
+
+def test_a_revocation_ends_a_trial_as_it_ends_a_run_in_the_pool() -> None:
+    revoked = Heard()
+    revoked.trial.terminated_by = 15
+    assert not revoked.trial.is_over() and revoked.orders() == b"k"
+    assert isinstance(revoked.error(KILLED), Terminated)
 
 
 def test_NEW_1_what_a_cell_has_told_before_it_died_is_heard_with_its_death() -> None:
     """Or who has ended there would be taken for one who has not."""
-    (control, watcher), (data, told) = pair(), pair()
-    heard: list[Any] = []
-    running = Running.__new__(Running)
-    vars(running).update(trial=_trial(), pid=1, death=None, _control=control, _data=data, _watcher=-1)
-    vars(running).update(_is_silent=False, _has_result=False, _is_killed=False, _box=boxed((True, "its end")))
-    vars(running).update(_kill_at=NEVER, _abandon_at=NEVER, _over_at=NEVER, _report=heard.append)
-    for sock in (control, data):
-        sock.setblocking(False)
-    told.send(pickle.dumps(("accepted", 1, 0.0)))
-    told.send(pickle.dumps(("result",)))
-    told.close()
-    watcher.send(b'{"status": -9, "peak": 0, "taken": 0, "why": ""}')
-    watcher.close()
-    running.hear()
-    assert [call.args for call in heard] == [(1, 0.0), ("its end",)]
-    assert running.death == Death(-9)
-    assert running.is_over() and running.tell(), "and is no proof"
+    heard = Heard()
+    heard.cell.send(pickle.dumps(("result",)))
+    heard.cell.close()
+    heard.watcher.send(b'{"status": -9, "peak": 0, "taken": 0, "why": ""}')
+    heard.watcher.close()
+    heard.trial.hear()
+    assert heard.request == [(1, 0.0), ("its end",)]
+    assert heard.trial.death == Death(-9)
+    assert heard.trial.is_over() and heard.trial.tell(), "and is no proof"
 
 
 def test_NEW_9_what_waits_for_the_nursery_when_its_worker_leaves_does_not_begin() -> None:
@@ -85,8 +113,8 @@ def test_NEW_9_what_waits_for_the_nursery_when_its_worker_leaves_does_not_begin(
 def test_NEW_1_a_worker_of_hundreds_of_greenlets_tries_not_as_many_at_once(
     slots: int, setting: int | None, room: int
 ) -> None:
-    host: Any = SimpleNamespace(loop=None, pool=SimpleNamespace(slots=slots))
-    settings: Any = SimpleNamespace(trial_cells=setting)
-    cells = Cells(host, settings, "a test needs none")
+    settings = SimpleNamespace(trial_cells=setting)
+    host: Any = SimpleNamespace(loop=None, pool=SimpleNamespace(slots=slots), settings=settings)
+    cells = Cells(host, "a test needs none")
     assert cells.room == room
     cells.end()
