@@ -96,9 +96,8 @@ class Nursery:
             os.set_inheritable(other.fileno(), True)
             arguments = app, other.fileno(), os.getpid(), name
             code = _FRESH.format(path=sys.path, argv=sys.argv, pool=patched_for, arguments=arguments)
-            null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-            command = [sys.executable, "-c", code]
-            return cls(os.posix_spawn(command[0], command, os.environ, file_actions=[null]), ours, has)
+            pid = os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
+        return cls(pid, ours, has)
 
     def fork(self, limit: int, fds: list[int]) -> None:
         """Let it fork a cell, given the watcher's socket, the cell's socket, the box and the worker's lease.
@@ -146,19 +145,18 @@ def unshareable() -> str:
     """Return what this process has that no forked process may share, where its app is not made for forks."""
     if len(os.listdir("/proc/self/task")) > 1:
         return "threads"
-    first, *others = sorted(map(int, os.listdir("/proc/self/fd")))
-    inherited = {os.fstat(fd).st_ino for fd in (first, *others[:2]) if fd < 3}  # such as a journal's
-    return "open connections" if any(_is_connected(fd, inherited) for fd in others) else ""
-
-
-def _is_connected(fd: int, inherited: set[int]) -> bool:
-    with suppress(OSError):
-        found = os.fstat(fd)
-        if stat.S_ISSOCK(found.st_mode) and found.st_ino not in inherited:
-            with closing(_socket.socket(fileno=os.dup(fd))) as sock:
-                sock.getpeername()
-                return bool(sock.type == socket.SOCK_STREAM)
-    return False
+    inherited = set()  # such as a journal's
+    for fd in sorted(map(int, os.listdir("/proc/self/fd"))):
+        with suppress(OSError):  # it was the list's own, or is connected to nothing
+            found = os.fstat(fd)
+            if fd < 3:
+                inherited.add(found.st_ino)
+            elif stat.S_ISSOCK(found.st_mode) and found.st_ino not in inherited:
+                with closing(_socket.socket(fileno=os.dup(fd))) as sock:
+                    sock.getpeername()
+                    if sock.type == socket.SOCK_STREAM:
+                        return "open connections"
+    return ""
 
 
 def load_and_serve(app_name: str, orders: int, pid: int, name: str) -> None:

@@ -226,7 +226,7 @@ class Cells:
         if trial in self._running:
             self._running.remove(trial)
             self._free_slots = sorted([*self._free_slots, trial.slot])
-        if trial.death is not None:
+        if trial.death is not None and trial.death.taken:
             task = trial.request.type
             self._took[task] = max(trial.death.taken, self._took.get(task, 0) * 9 // 10)
 
@@ -259,12 +259,12 @@ class Cells:
 
     def terminate_job(self, pid: int, signum: int | None = None) -> None:
         """End what runs in the cell ``pid``; SIGUSR1 interrupts it, as in a pool process."""
-        trial = self._trials.find(pid)
-        if trial is not None and signum == signal.SIGUSR1:
-            trial.interrupt()
-        elif trial is not None:
-            trial.terminated_by = signum or signal.SIGTERM
-            self._trials.wake()
+        for trial in self._running:
+            if trial.pid == pid and signum == signal.SIGUSR1:
+                trial.order(b"s")
+            elif trial.pid == pid:
+                trial.terminated_by = signum or signal.SIGTERM
+                self._trials.wake()
 
     def end(self) -> None:
         """End cells, trials and the nursery, now. Nothing is reported any more."""

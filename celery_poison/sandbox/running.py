@@ -58,9 +58,6 @@ class Trials:
         with suppress(OSError):  # full: it is being woken up already
             self._wakes.send(b"!")
 
-    def find(self, pid: int) -> Trial | None:
-        return next((each for each in list(self._running) if each.pid == pid), None)
-
     def end(self) -> None:
         """End all cells, now. Nothing is reported any more."""
         self._ending = True
@@ -142,7 +139,8 @@ class Trials:
 
     def _relieve(self) -> None:
         """End the youngest trial if memory is short; it is tried again, alone."""
-        now, those = time.monotonic(), [each for each in self._running if each.is_youth]
+        now = time.monotonic()
+        those = [each for each in self._running if each.begun and not (each.has_result or each.is_killed)]
         if len(those) > 1 and now > self._relieved_at and self._memory.room() < 0:
             self._relieved_at = now + RELIEF
             those[-1].is_pressed = True

@@ -130,9 +130,10 @@ class Trial:
         since: when it was admitted, or its cell was asked for (``time.monotonic``).
         tries: how many cells were asked for; ``slot``: the index that a pool process would have.
         pid, death: of its cell; 0 and None before they are known.
-        begun: whether its cell has begun with it.
+        begun: its cell has begun with it; ``has_result``: and has given its result.
         overdue: its hard limit is over; ``terminated_by``: the signal by which it is to end, 0 for none.
-        is_pressed: it is to end since memory is short; ``has_company``: another cell was beside its own.
+        is_pressed: it is to end since memory is short; ``is_killed``: it was ordered to end.
+        has_company: another cell was beside its own.
     """
 
     def __init__(self, request: Any, epoch: int, *, is_alone: bool = False) -> None:
@@ -150,7 +151,7 @@ class Trial:
         self.pid, self.terminated_by = 0, 0
         self.death: Death | None = None
         self.begun = self.overdue = self.is_pressed = self.has_company = False
-        self._has_result = self._is_silent = self._is_killed = False
+        self.has_result = self._is_silent = self.is_killed = False
         self._soft_at = self._hard_at = self._abandon_at = self._over_at = NEVER
         self._kill_at = time.monotonic() + SETTING_UP
         self._watcher = -1  # a descriptor
@@ -185,19 +186,15 @@ class Trial:
         if self._watcher >= 0:
             os.close(self._watcher)
 
-    def _order(self, word: bytes) -> None:
+    def order(self, word: bytes) -> None:
         """Have its watcher do what ``watcher._next_orders`` lists."""
         with suppress(OSError):
             self._control.send(word)
 
-    def interrupt(self) -> None:
-        """Raise its soft time limit in it."""
-        self._order(b"s")
-
     def kill(self) -> None:
-        if not self._is_killed:
-            self._is_killed, self._abandon_at = True, time.monotonic() + ENDING
-            self._order(b"k")
+        if not self.is_killed:
+            self.is_killed, self._abandon_at = True, time.monotonic() + ENDING
+            self.order(b"k")
 
     def abandon(self) -> None:
         """Kill the watcher, which a suspect may have stopped, the cell, and what that has started."""
@@ -206,11 +203,6 @@ class Trial:
         with suppress(OSError):
             if self.pid:
                 os.killpg(self.pid, signal.SIGKILL)
-
-    @property
-    def is_youth(self) -> bool:
-        """Whether it could be ended, and begun anew."""
-        return self.begun and not self._has_result and not self._is_killed
 
     # --- what its cell says ----------------------------------------------------------------------------
 
@@ -241,10 +233,10 @@ class Trial:
                 self.begun, self._kill_at = True, NEVER
                 self._soft_at = now + self.soft if self.soft else NEVER
                 self._hard_at = now + self.hard if self.hard else NEVER
-                self._order(b"b")
+                self.order(b"b")
                 self._call_back("accept_callback", pid, at)
             case ("result",):
-                self._has_result, self._kill_at = True, now + ENDING
+                self.has_result, self._kill_at = True, now + ENDING
                 self._soft_at = self._hard_at = NEVER
                 ok, value = self._result()
                 self._call_back("callback" if ok else "error_callback", value)
@@ -266,17 +258,17 @@ class Trial:
 
     def _is_proof(self) -> bool:
         """Whether its death counts against the suspect, unless somebody kills all of a worker's processes."""
-        is_ours = self.overdue or self.terminated_by or self.is_pressed or self._has_result
+        is_ours = self.overdue or self.terminated_by or self.is_pressed or self.has_result
         return self.begun and self.death is not None and self.death.was_killed and not is_ours
 
     def is_over(self) -> bool:
         """Keep limits; return whether it has ended, and may be told of."""
         now = time.monotonic()
         if self.death is not None:
-            if now >= self._over_at and not self._is_killed and self._is_proof() and not self._is_watched():
-                self._is_killed, self._over_at = True, now + OUTLIVE - MOMENT
+            if now >= self._over_at and not self.is_killed and self._is_proof() and not self._is_watched():
+                self.is_killed, self._over_at = True, now + OUTLIVE - MOMENT
             return now >= self._over_at
-        if self.begun and not self._has_result:
+        if self.begun and not self.has_result:
             self._keep_limits(now)
         if now > self._kill_at:
             if not self.pid and not self._nursery.has_ended():  # all sockets that it has are closed then
@@ -298,7 +290,7 @@ class Trial:
         elif now >= self._soft_at:
             self._soft_at = NEVER
             self._call_back("timeout_callback", True, self.soft)
-            self.interrupt()
+            self.order(b"s")
 
     def _is_watched(self) -> bool:
         if self._watcher < 0:
@@ -316,7 +308,7 @@ class Trial:
         """Report how it ended; return False where it is to be tried again, through no fault of its own."""
         death, name = self.death, self.request.humaninfo()
         assert death is not None
-        if self._has_result:
+        if self.has_result:
             return True
         # Beside others it is not known who has used up the memory, unless it has a limit of its own.
         is_over_limit = bool(death.why) and 0 < self._limit < death.peak
