@@ -66,26 +66,21 @@ def info_of(error: Exception) -> ExceptionInfo:
         return ExceptionInfo()
 
 
-def boxed(value: Any) -> Any:
-    """Return memory, as a file, that a worker shares with one cell: the job is in it, and then its result.
+def put(box: Any, value: Any) -> None:
+    """Put the job, and then its result, into the memory, a file, that a worker shares with one cell.
 
-    It raises what the value's parts raise when they are pickled.
+    It raises what the value's parts raise when they are pickled; then the box is as it was.
     """
     data = pickle.dumps(value)
-    return _put(os.fdopen(os.memfd_create("poison-box"), "r+b"), data)
+    box.seek(0)
+    box.write(data)
+    box.flush()
 
 
 def take(box: Any) -> Any:
     """Return what is in a box; it raises what reading that raises, such as an error of an unknown class."""
     box.seek(0)
     return pickle.load(box)
-
-
-def _put(box: Any, data: bytes) -> Any:
-    box.seek(0)
-    box.write(data)
-    box.flush()
-    return box
 
 
 def be_cell(said: Any, box: Any, home: Home) -> int:
@@ -123,10 +118,9 @@ def _run(job: Job, said: Any, box: Any, home: Home) -> None:
         ended = _try(job.target, job.arguments)
         _end_if_confined(ended[1])
         try:
-            data = pickle.dumps(ended)
+            put(box, ended)
         except Exception as error:
-            data = pickle.dumps((False, info_of(MaybeEncodingError(error, ended[1]))))
-        _put(box, data)
+            put(box, (False, info_of(MaybeEncodingError(error, ended[1]))))
         said.send(pickle.dumps(("result",)))
         code = 0
     finally:

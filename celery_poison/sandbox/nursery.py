@@ -28,10 +28,11 @@ from celery.app.utils import find_app
 
 from celery_poison.basics import procfs
 from celery_poison.basics.forking import no_fork, unpatched
+from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.basics.text import apps_given
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.cell import be_cell, have_own_hub, pair
-from celery_poison.sandbox.watcher import NURSERY, end_with_parent, name, watch
+from celery_poison.sandbox.watcher import NURSERY, WATCHER, Memory, be_watched, end_with_parent, name, watch
 
 #: What a service manager sends to every process: the worker says when these end.
 _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -106,8 +107,7 @@ class Nursery:
             limit: bytes of memory that the cell may have; 0: as much as there is.
 
         Raises:
-            BlockingIOError: it has much to do; ask again.
-            OSError: it has ended.
+            OSError: it has ended, or has much to do.
         """
         socket.send_fds(self._orders, [b"%d" % limit], fds)
 
@@ -244,21 +244,21 @@ def _make_cells_cheap() -> None:
 def _be_watcher(limit: int, end_of_worker: int, fds: list[int], be: Any) -> NoReturn:
     """Be the watcher of a cell, and then, in another process, that cell."""
     control, *of_cell = fds
-
-    def fork() -> int:
+    code = 1
+    try:
+        os.setsid()
+        name(WATCHER)
+        watcher, group = os.getpid(), MemoryGroup()
         pid = _fork()
         for fd in of_cell if pid else (control, end_of_worker):
             _close(fd)
-        return pid
-
-    code = 0
-    try:
-        talks = _socket.socket(fileno=control)
-        if watch(talks, end_of_worker, limit, fork):
-            talks.detach()
+        if pid:
+            watch(_socket.socket(fileno=control), end_of_worker, Memory(pid, limit, group))
+            code = 0
+        else:
+            be_watched(watcher)
             code = be(*of_cell)
     except BaseException:
         traceback.print_exc()
-        code = 1
     finally:
         os._exit(code)

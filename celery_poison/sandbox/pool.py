@@ -21,6 +21,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.running import Trials
 from celery_poison.sandbox.trial import Host, Trial
+from celery_poison.sandbox.watcher import INTERRUPT
 
 logger = get_logger("celery_poison")
 
@@ -177,14 +178,15 @@ class Cells:
         if not self._is_here(trial):
             self._take_credit(trial)
         elif not self.are_usable:
-            self.refused(trial)
-        elif trial.callbacks:
-            self._fork(trial)
+            self._refuse(trial)
         else:
-            self._beginning = trial
-            with suppress(TaskRevokedError):
-                request.execute_using_pool(self)
-            if not trial.callbacks:  # it was revoked, has expired, or went back
+            if not trial.callbacks:
+                self._beginning = trial
+                with suppress(TaskRevokedError):
+                    request.execute_using_pool(self)
+            if trial.callbacks:
+                self._fork(trial)
+            else:  # it was revoked, has expired, or went back
                 self._take_credit(trial)
 
     def _fork(self, trial: Trial) -> None:
@@ -192,7 +194,14 @@ class Cells:
         trial.tries += 1
         self._running.add(trial)
         assert isinstance(self._nursery, Nursery)
-        self._trials.begin(trial, self._nursery)
+        try:
+            trial.open(self.host, self._nursery, self._trials.report)
+        except OSError:
+            self.again(trial)
+        except Exception as error:
+            self._refuse(trial, repr(error))
+        else:
+            self._trials.hear(trial)
 
     def _take_credit(self, trial: Trial) -> None:
         if trial.is_credited and trial.epoch == self._loop.epoch:
@@ -219,7 +228,7 @@ class Cells:
             self.waiting.appendleft(trial)
             self._trials.wake()  # it is to look again
         else:
-            self.refused(trial, "a forked process ends before it begins a task")
+            self._refuse(trial, "a forked process ends before it begins a task")
         self.look()
 
     def _leave(self, trial: Trial) -> None:
@@ -230,7 +239,7 @@ class Cells:
             task = trial.request.type
             self._took[task] = max(trial.death.taken, self._took.get(task, 0) * 9 // 10)
 
-    def refused(self, trial: Trial, why: str = "") -> None:
+    def _refuse(self, trial: Trial, why: str = "") -> None:
         """Give back a trial that no cell could be had for."""
         if why:
             self._complain(why)
@@ -255,13 +264,12 @@ class Cells:
         # What a pool ignores is ignored in a cell too: the task may rely on it.
         trial.soft = (soft_timeout or limits.soft) if limits.name == "prefork" else None
         trial.hard = (timeout or limits.hard) if limits.name in ("prefork", "gevent") else None
-        self._fork(trial)
 
     def terminate_job(self, pid: int, signum: int | None = None) -> None:
         """End what runs in the cell ``pid``; SIGUSR1 interrupts it, as in a pool process."""
         for trial in self._running:
             if trial.pid == pid and signum == signal.SIGUSR1:
-                trial.order(b"s")
+                trial.order(INTERRUPT)
             elif trial.pid == pid:
                 trial.terminated_by = signum or signal.SIGTERM
                 self._trials.wake()

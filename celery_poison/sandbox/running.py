@@ -1,6 +1,6 @@
 """What runs in cells: one thread (a greenlet, where there are such) hears all cells of a worker.
 
-It asks the nursery for them, keeps time limits, and tells the event loop how each trial ended.
+It keeps time limits, relieves a full memory, and tells the event loop how each trial ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from celery_poison.basics.procfs import MemoryGroup
-from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.trial import Host, Trial
 from celery_poison.sandbox.watcher import SPEED
 
@@ -29,13 +28,13 @@ RELIEF = 0.25
 class Trials:
     """All that runs in cells of one worker, and the thread that hears it.
 
-    ``hears`` gets the outcome of each trial on the event loop: ``finished``, ``again`` or ``refused``;
-    and to ``look`` again, while some are ``waiting``.
+    On the event loop ``hears`` gets the outcome of each trial, ``finished`` or ``again``; and it is to ``look``
+    again while some are ``waiting``.
     """
 
     def __init__(self, host: Host, hears: Any) -> None:
         self._host, self._hears = host, hears
-        self._new: deque[tuple[Trial, Nursery]] = deque()
+        self._new: deque[Trial] = deque()
         self._running: list[Trial] = []
         self._selector = selectors.DefaultSelector()
         self._woken, self._wakes = _socket.socketpair()
@@ -47,11 +46,12 @@ class Trials:
         self._memory = MemoryGroup()
         self._relieved_at = 0.0
 
-    def begin(self, trial: Trial, nursery: Nursery) -> None:
+    def hear(self, trial: Trial) -> None:
+        """Hear a cell that was opened, to its end."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="poison-cells", daemon=True)
             self._thread.start()
-        self._new.append((trial, nursery))
+        self._new.append(trial)
         self.wake()
 
     def wake(self) -> None:
@@ -64,13 +64,14 @@ class Trials:
         self.wake()
         if self._thread is not None:
             self._thread.join(3 * TICK)
-        for each in list(self._running):
+        for each in (*self._new, *self._running):
             each.abandon()
         if self._thread is None or not self._thread.is_alive():
             for part in (self._selector, self._woken, self._wakes):
                 part.close()
 
-    def _report(self, call: Callable[[], Any]) -> None:
+    def report(self, call: Callable[[], Any]) -> None:
+        """Have the event loop do ``call``."""
         if not self._ending:
             self._host.loop.call_in_loop(call)
 
@@ -84,21 +85,21 @@ class Trials:
 
     def _step(self) -> None:
         self._hear()
-        while self._new and self._open(*self._new[0]):
-            self._new.popleft()
+        while self._new:
+            self._begin_to_hear(self._new.popleft())
         for each in list(self._running):
             if each.is_over():
                 self._running.remove(each)
                 self._stop_hearing(each.sockets)
                 each.close()
-                self._report(partial(self._hears.finished if each.tell() else self._hears.again, each))
+                self.report(partial(self._hears.finished if each.tell() else self._hears.again, each))
         self._relieve()
         if self._hears.waiting:  # time has passed: more may fit
-            self._report(self._hears.look)
+            self.report(self._hears.look)
 
     def _hear(self) -> None:
         longest = TICK if self._hears.waiting else IDLE
-        pause = SHORTEST if self._new else min((each.pause() for each in self._running), default=longest)
+        pause = min((each.pause() for each in self._running), default=longest)
         if self._running:
             scarce = self._memory.room() / SPEED if len(self._running) > 1 else TICK
             pause = min(pause, TICK, max(SHORTEST, scarce))
@@ -114,28 +115,12 @@ class Trials:
             with suppress(KeyError, ValueError):
                 self._selector.unregister(sock)
 
-    def _open(self, trial: Trial, nursery: Nursery) -> bool:
-        """Ask for the cell of a trial; False when it is to be asked for again."""
-        host = self._host
-        if trial.request.epoch != host.loop.epoch or host.shutdown.is_begun:
-            # Its connection was lost meanwhile, or the worker leaves and puts the message back.
-            self._report(partial(self._hears.finished, trial))
-            return True
-        try:
-            trial.open(host, nursery, self._report)
-        except BlockingIOError:
-            return False
-        except OSError:
-            self._report(partial(self._hears.again, trial))
-        except Exception as error:
-            self._report(partial(self._hears.refused, trial, repr(error)))
-        else:
-            self._running.append(trial)
-            for each in self._running if len(self._running) > 1 else ():
-                each.has_company = True
-            for sock in trial.sockets:
-                self._selector.register(sock, selectors.EVENT_READ, trial)
-        return True
+    def _begin_to_hear(self, trial: Trial) -> None:
+        self._running.append(trial)
+        for each in self._running if len(self._running) > 1 else ():
+            each.has_company = True
+        for sock in trial.sockets:
+            self._selector.register(sock, selectors.EVENT_READ, trial)
 
     def _relieve(self) -> None:
         """End the youngest trial if memory is short; it is tried again, alone."""

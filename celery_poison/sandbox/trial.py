@@ -20,8 +20,9 @@ from celery.utils.log import get_logger
 from celery_poison import causes
 from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.causes import Evidence
-from celery_poison.sandbox.cell import Job, Prepare, boxed, info_of, pair, take
+from celery_poison.sandbox.cell import Job, Prepare, info_of, pair, put, take
 from celery_poison.sandbox.nursery import Nursery
+from celery_poison.sandbox.watcher import BEGIN, INTERRUPT, KILL
 from celery_poison.settings import Settings
 from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
@@ -119,7 +120,7 @@ class Death:
 class Trial:
     """One suspect, from its admission to the end of its last cell.
 
-    From ``open`` to ``tell`` the thread that hears the cells has it, before and after that the event loop.
+    From ``open`` to ``tell`` the thread that hears the cells has it; before and afterwards the event loop.
 
     Attributes:
         epoch: number of the connection by which it was admitted.
@@ -160,8 +161,7 @@ class Trial:
         """Have its cell forked; ``report`` passes a call on to the event loop.
 
         Raises:
-            BlockingIOError: the nursery has much to do.
-            OSError: there is no nursery, or no descriptor left.
+            OSError: there is no nursery, or no descriptor left; or it has much to do.
             Exception: what the arguments of the task raise when they are pickled.
         """
         self._begin_anew()
@@ -169,7 +169,8 @@ class Trial:
         self._limit = host.settings.trial_memory_limit or 0
         number = host.pool.slots + 1 + self.slot
         job = Job(host.prepare(self.request), self.slot, number, self.target, self.arguments)
-        self._box = boxed(job)
+        self._box = os.fdopen(os.memfd_create("poison-box"), "r+b")
+        put(self._box, job)
         # A pool process that were forked meanwhile would hold the other ends open.
         with no_fork():
             (self._control, watchers), (self._data, cells) = pair(), pair()
@@ -187,14 +188,14 @@ class Trial:
             os.close(self._watcher)
 
     def order(self, word: bytes) -> None:
-        """Have its watcher do what ``watcher._next_orders`` lists."""
+        """Have its watcher do so: ``BEGIN``, ``INTERRUPT`` or ``KILL``."""
         with suppress(OSError):
             self._control.send(word)
 
     def kill(self) -> None:
         if not self.is_killed:
             self.is_killed, self._abandon_at = True, time.monotonic() + ENDING
-            self.order(b"k")
+            self.order(KILL)
 
     def abandon(self) -> None:
         """Kill the watcher, which a suspect may have stopped, the cell, and what that has started."""
@@ -233,7 +234,7 @@ class Trial:
                 self.begun, self._kill_at = True, NEVER
                 self._soft_at = now + self.soft if self.soft else NEVER
                 self._hard_at = now + self.hard if self.hard else NEVER
-                self.order(b"b")
+                self.order(BEGIN)
                 self._call_back("accept_callback", pid, at)
             case ("result",):
                 self.has_result, self._kill_at = True, now + ENDING
@@ -290,7 +291,7 @@ class Trial:
         elif now >= self._soft_at:
             self._soft_at = NEVER
             self._call_back("timeout_callback", True, self.soft)
-            self.order(b"s")
+            self.order(INTERRUPT)
 
     def _is_watched(self) -> bool:
         if self._watcher < 0:

@@ -13,7 +13,6 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -37,30 +36,23 @@ STAY = 2.0
 #: By how much a cell gives way to others, and for how many seconds without a processor at most.
 NICENESS, PATIENCE = 5, 30.0
 
+#: What a worker orders: kill the cell; interrupt it; a trial begins in it.
+KILL, INTERRUPT, BEGIN = b"k", b"s", b"b"
 #: Names of processes.
 NURSERY, WATCHER = "poison-nursery", "poison-watcher"
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
-def watch(control: Any, worker: int, limit: int, fork: Callable[[], int]) -> bool:
-    """Fork a cell and watch it to its end; return whether this is the cell now.
+def watch(control: Any, worker: int, memory: Memory) -> None:
+    """Watch the cell that has this ``memory`` to its end.
 
     Args:
         control: socket to the worker; ``worker``: descriptor that becomes readable at its end.
-        limit: bytes of memory that the cell may have; 0: as much as there is.
-        fork: as ``os.fork``; each side keeps what it needs.
     """
-    os.setsid()
-    name(WATCHER)
-    group, watcher = MemoryGroup(), os.getpid()
-    pid = fork()
-    if not pid:
-        _make_first_choice(watcher)
-        return True
-    memory = Memory(pid, limit, group)
-    _tell(control, pid=pid, watcher=watcher)
-    killed = _until_it_ends(control, worker, pid, memory)
+    pid = memory.pid
+    _tell(control, pid=pid, watcher=os.getpid())
+    killed = _until_it_ends(control, worker, memory)
     _, status, usage = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:  # what it has started goes with it
@@ -72,7 +64,6 @@ def watch(control: Any, worker: int, limit: int, fork: Callable[[], int]) -> boo
     if killed is None and not why and code == -signal.SIGKILL:
         # The worker looks whether this process was killed too; it closes the socket when it has seen enough.
         unpatched("select", "select")([control], [], [], STAY)
-    return False
 
 
 def end_with_parent(parent: int) -> None:
@@ -87,8 +78,8 @@ def name(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
-def _make_first_choice(watcher: int) -> None:
-    """Give way to all others, and be the first that the kernel ends for want of memory."""
+def be_watched(watcher: int) -> None:
+    """End with the watcher, give way to others, and be the first that the kernel ends for want of memory."""
     os.setsid()
     end_with_parent(watcher)
     _give_way(os.getpid(), NICENESS)
@@ -110,22 +101,27 @@ def _tell(control: Any, **facts: object) -> None:
         control.send(json.dumps(facts).encode())
 
 
-def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory) -> str | None:
+def _until_it_ends(control: Any, worker: int, memory: Memory) -> str | None:
     """Carry out what the worker orders; return why the cell was killed.
 
     ``oom``; '': its worker has ordered that, or has ended; None: it has died of itself.
     """
-    cell, gives_way = os.pidfd_open(pid), True
+    pid, gives_way = memory.pid, True
+    cell = os.pidfd_open(pid)
     wait = unpatched("select", "select")  # a patched one would run the worker's greenlets here
     while True:
         ready, _, _ = wait([control, worker, cell], [], [], memory.pause)
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return None
-        orders = _next_orders(control) if control in ready else b""
-        is_ordered = b"k" in orders or worker in ready or (control in ready and not orders)
-        if b"b" in orders:
+        order = None
+        if control in ready:
+            order = b""  # there will be no more
+            with suppress(OSError):
+                order = control.recv(64)
+        is_ordered = worker in ready or order in (KILL, b"")
+        if order == BEGIN:
             memory.begin()
-        if b"s" in orders:
+        if order == INTERRUPT:
             os.kill(pid, signal.SIGUSR1)  # it is not waited for yet: nobody else can have its number
         if is_ordered or memory.look():
             os.kill(pid, signal.SIGKILL)
@@ -136,10 +132,15 @@ def _until_it_ends(control: Any, worker: int, pid: int, memory: Memory) -> str |
 
 
 class Memory:
-    """What the cell holds, and what is left for it: ``limit`` is in bytes, 0 as much as there is."""
+    """What a cell holds, and what is left for it.
+
+    Args:
+        limit: bytes that it may have; 0: as much as there is.
+        group: made before the cell was.
+    """
 
     def __init__(self, pid: int, limit: int, group: MemoryGroup) -> None:
-        self._pid, self._limit, self._group = pid, limit, group
+        self.pid, self._limit, self._group = pid, limit, group
         self._can_confine = group.limit() is not None
         #: What it shares with the nursery; and what it held when its trial began.
         self._shared = procfs.resident(pid)
@@ -153,14 +154,14 @@ class Memory:
 
     def begin(self) -> None:
         """Take what it takes from now on for the suspect's."""
-        self._before = procfs.resident(self._pid)
+        self._before = procfs.resident(self.pid)
 
     def look(self) -> bool:
         """Look at it; confine it if need be; return whether it must be stopped."""
         if time.monotonic() > self._forgets_at:
             self._group.forget_old_kills()
             self._forgets_at = time.monotonic() + RECENT
-        used, room = procfs.resident(self._pid), self._group.room()
+        used, room = procfs.resident(self.pid), self._group.room()
         self.peak = max(self.peak, used)
         left = min(room, self._limit - used) if self._limit else room
         self.pause = min(LOOK, max(SHORTEST, left / SPEED))
@@ -182,17 +183,10 @@ class Memory:
     def _confine(self) -> None:
         """Let the kernel refuse the cell more than what is left, however fast it takes it."""
         with suppress(OSError, ValueError, AttributeError):
-            soft, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
+            soft, hard = resource.prlimit(self.pid, resource.RLIMIT_DATA)
             # In this order: what it takes between both is granted once. And others may take a little, too.
-            held = procfs.data(self._pid)
+            held = procfs.data(self.pid)
             most = held + self._group.room() * 15 // 16
             if soft == resource.RLIM_INFINITY or most < soft:
-                resource.prlimit(self._pid, resource.RLIMIT_DATA, (most, hard))
+                resource.prlimit(self.pid, resource.RLIMIT_DATA, (most, hard))
                 self.is_confined = True
-
-
-def _next_orders(control: Any) -> bytes:
-    """Return k (kill the cell), s (interrupt it), b (a trial begins); nothing when there will be no more."""
-    with suppress(OSError):
-        return bytes(control.recv(64))
-    return b""

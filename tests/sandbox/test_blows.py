@@ -16,9 +16,10 @@ import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from celery_poison.basics import procfs
+from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.sandbox.cell import pair
 from celery_poison.sandbox.trial import MOMENT, OUTLIVE
-from celery_poison.sandbox.watcher import watch
+from celery_poison.sandbox.watcher import Memory, watch
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled
 from tests.failover.crew import frozen
@@ -71,8 +72,10 @@ def test_a_watcher_outlives_a_cell_that_was_killed_until_its_worker_has_looked()
     pid = os.fork()
     if not pid:
         with closing(control):
-            is_cell = watch(watchers, os.pidfd_open(os.getppid()), 0, os.fork)
-        os.kill(os.getpid(), signal.SIGKILL if is_cell else 0)
+            group, worker = MemoryGroup(), os.pidfd_open(os.getppid())
+            if not (cell := os.fork()):
+                os.kill(os.getpid(), signal.SIGKILL)
+            watch(watchers, worker, Memory(cell, 0, group))
         os._exit(0)
     watchers.close()
     with closing(control):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import time
 from types import SimpleNamespace
@@ -11,10 +12,8 @@ import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.sandbox.cell import boxed, pair
-from celery_poison.sandbox.nursery import Nursery
+from celery_poison.sandbox.cell import pair, put
 from celery_poison.sandbox.pool import MOST, Cells
-from celery_poison.sandbox.running import Trials
 from celery_poison.sandbox.trial import ANSWERING, Death, Trial
 from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
@@ -30,7 +29,8 @@ class Heard:
         self.trial = Trial(SimpleNamespace(humaninfo=lambda: "it"), 0)
         (control, self.watcher), (data, self.cell) = pair(), pair()
         vars(self.trial).update(limits, _control=control, _data=data, sockets=(control, data), pid=1)
-        vars(self.trial).update(_report=lambda call: call(), _box=boxed((True, "its end")))
+        vars(self.trial).update(_report=lambda call: call(), _box=io.BytesIO())
+        put(self.trial._box, (True, "its end"))
         vars(self.trial).update(_host=SimpleNamespace(exits=SimpleNamespace(ask=self.asked.append)))
         for name in ("accept_callback", "timeout_callback", "callback", "error_callback"):
             self.trial.callbacks[name] = lambda *args: self.request.append(args)
@@ -93,18 +93,6 @@ def test_NEW_1_what_a_cell_has_told_before_it_died_is_heard_with_its_death() -> 
     assert heard.request == [(1, 0.0), ("its end",)]
     assert heard.trial.death == Death(-9)
     assert heard.trial.is_over() and heard.trial.tell(), "and is no proof"
-
-
-def test_NEW_9_what_waits_for_the_nursery_when_its_worker_leaves_does_not_begin() -> None:
-    loop = SimpleNamespace(epoch=1, call_in_loop=lambda call: heard.append(call.args))
-    host: Any = SimpleNamespace(loop=loop, shutdown=SimpleNamespace(is_begun=True))
-    trial: Any = SimpleNamespace(request=SimpleNamespace(epoch=1))
-    heard: list[Any] = []
-    trials, nursery = Trials(host, SimpleNamespace(finished=print, again=print)), Nursery.__new__(Nursery)
-    assert trials._open(trial, nursery)
-    host.shutdown.is_begun, host.loop.epoch = False, 2
-    assert trials._open(trial, nursery)
-    assert heard == [(trial,), (trial,)] and not trials._running
 
 
 @pytest.mark.parametrize(
