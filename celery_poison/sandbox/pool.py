@@ -21,7 +21,6 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.running import Trials
 from celery_poison.sandbox.trial import Host, Trial
-from celery_poison.sandbox.watcher import INTERRUPT
 
 logger = get_logger("celery_poison")
 
@@ -29,8 +28,6 @@ logger = get_logger("celery_poison")
 MOST = 50
 #: Seconds for which a suspect waits here; then the ledger keeps it, for whichever worker has a cell first.
 PARK_AFTER = 2.0
-#: How often a cell is asked for that ends before it begins, and the seconds between: a lack may be over soon.
-TRIES, BETWEEN_TRIES = 3, 1.0
 #: What a cell is thought to take whose task was never seen in one, in bytes.
 GUESS = 32 << 20
 #: Bytes of what it shares with the nursery that a cell writes to, and so holds for itself.
@@ -63,8 +60,6 @@ class Cells:
         self._took: dict[str, int] = {}
         self._memory = MemoryGroup()
         self._trials = Trials(host, self)
-        #: No cell could be had, and none should be asked for before (``time.monotonic``).
-        self._pauses_until = 0.0
         self._beginning: Trial | None = None
         self._must_wait = self._is_choosing = False
 
@@ -151,7 +146,7 @@ class Cells:
                     trial.request.wait_in_ledger()
 
     def _may_begin(self, trial: Trial) -> bool:
-        if self._must_wait or self.host.shutdown.is_begun or time.monotonic() < self._pauses_until:
+        if self._must_wait or self.host.shutdown.is_begun:
             return False
         return not self.are_usable or self._fits(trial.request.type, trial)  # it goes to the pool, or fits
 
@@ -191,7 +186,6 @@ class Cells:
 
     def _fork(self, trial: Trial) -> None:
         trial.slot, trial.since = self._free_slots.pop(0), time.monotonic()
-        trial.tries += 1
         self._running.add(trial)
         assert isinstance(self._nursery, Nursery)
         try:
@@ -217,18 +211,16 @@ class Cells:
         self.look()
 
     def again(self, trial: Trial) -> None:
-        """Try once more what was ended through no fault of its own: alone, if memory was short."""
+        """Try once more, alone, what was ended through no fault of its own."""
         self._leave(trial)
-        if trial.is_pressed or trial.tries < TRIES:
-            if not trial.is_pressed:
-                name = trial.request.humaninfo()
-                logger.warning("celery_poison: the cell of %s ended before it began", name)
-                self._pauses_until = time.monotonic() + BETWEEN_TRIES
-            trial.is_alone = trial.is_alone or trial.is_pressed
+        if trial.is_alone:
+            self._refuse(trial, "a forked process ends before it begins a task")
+        else:
+            why = "memory is short" if trial.is_pressed else "its cell ended before it began"
+            logger.warning("celery_poison: %s is tried again, alone: %s", trial.request.humaninfo(), why)
+            trial.is_alone = True
             self.waiting.appendleft(trial)
             self._trials.wake()  # it is to look again
-        else:
-            self._refuse(trial, "a forked process ends before it begins a task")
         self.look()
 
     def _leave(self, trial: Trial) -> None:
@@ -250,26 +242,20 @@ class Cells:
 
     # --- as the pool, for the request whose turn it is -------------------------------------------------
 
-    def apply_async(
-        self,
-        target: Any,
-        args: tuple[Any, ...],
-        soft_timeout: float | None = None,
-        timeout: float | None = None,
-        **callbacks: Any,
-    ) -> None:
+    def apply_async(self, target: Any, args: tuple[Any, ...], **options: Any) -> None:
         trial, limits = self._beginning, self.host.pool
         assert trial is not None
-        trial.target, trial.arguments, trial.callbacks = target, args, callbacks
+        soft, hard = options.pop("soft_timeout", None), options.pop("timeout", None)
+        trial.target, trial.arguments, trial.callbacks = target, args, options
         # What a pool ignores is ignored in a cell too: the task may rely on it.
-        trial.soft = (soft_timeout or limits.soft) if limits.name == "prefork" else None
-        trial.hard = (timeout or limits.hard) if limits.name in ("prefork", "gevent") else None
+        trial.soft = (soft or limits.soft) if limits.name == "prefork" else None
+        trial.hard = (hard or limits.hard) if limits.name in ("prefork", "gevent") else None
 
     def terminate_job(self, pid: int, signum: int | None = None) -> None:
         """End what runs in the cell ``pid``; SIGUSR1 interrupts it, as in a pool process."""
         for trial in self._running:
             if trial.pid == pid and signum == signal.SIGUSR1:
-                trial.order(INTERRUPT)
+                trial.interrupt()
             elif trial.pid == pid:
                 trial.terminated_by = signum or signal.SIGTERM
                 self._trials.wake()

@@ -28,8 +28,8 @@ RELIEF = 0.25
 class Trials:
     """All that runs in cells of one worker, and the thread that hears it.
 
-    On the event loop ``hears`` gets the outcome of each trial, ``finished`` or ``again``; and it is to ``look``
-    again while some are ``waiting``.
+    On the event loop ``hears`` gets the outcome of each trial, ``finished`` or ``again``; it is to ``look`` again
+    while some are ``waiting``.
     """
 
     def __init__(self, host: Host, hears: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import select
 import signal
 import time
 from collections.abc import Callable
@@ -18,11 +17,10 @@ from billiard.exceptions import Terminated, TimeLimitExceeded
 from celery.utils.log import get_logger
 
 from celery_poison import causes
-from celery_poison.basics.forking import no_fork, unpatched
+from celery_poison.basics.forking import no_fork
 from celery_poison.causes import Evidence
 from celery_poison.sandbox.cell import Job, Prepare, info_of, pair, put, take
 from celery_poison.sandbox.nursery import Nursery
-from celery_poison.sandbox.watcher import BEGIN, INTERRUPT, KILL
 from celery_poison.settings import Settings
 from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
@@ -104,10 +102,6 @@ class Death:
         return -signal.SIGKILL if self.status is None else self.status
 
     @property
-    def was_killed(self) -> bool:
-        return not self.why and self.exit_code == -signal.SIGKILL
-
-    @property
     def cause(self) -> str:
         return causes.OOM if self.why else causes.from_exit_code(self.exit_code)
 
@@ -129,7 +123,7 @@ class Trial:
         callbacks: by the names that Celery has for a pool; empty until it has handed the request over, with
             the ``target``, its ``arguments``, and the time limits ``soft`` and ``hard``, in seconds.
         since: when it was admitted, or its cell was asked for (``time.monotonic``).
-        tries: how many cells were asked for; ``slot``: the index that a pool process would have.
+        slot: the index that a pool process would have.
         pid, death: of its cell; 0 and None before they are known.
         begun: its cell has begun with it; ``has_result``: and has given its result.
         overdue: its hard limit is over; ``terminated_by``: the signal by which it is to end, 0 for none.
@@ -145,7 +139,7 @@ class Trial:
         self.arguments: tuple[Any, ...] = ()
         self.soft: float | None = None
         self.hard: float | None = None
-        self.since, self.tries, self.slot = time.monotonic(), 0, 0
+        self.since, self.slot = time.monotonic(), 0
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -155,7 +149,7 @@ class Trial:
         self.has_result = self._is_silent = self.is_killed = False
         self._soft_at = self._hard_at = self._abandon_at = self._over_at = NEVER
         self._kill_at = time.monotonic() + SETTING_UP
-        self._watcher = -1  # a descriptor
+        self._watcher = 0
 
     def open(self, host: Host, nursery: Nursery, report: Callable[[Callable[[], Any]], None]) -> None:
         """Have its cell forked; ``report`` passes a call on to the event loop.
@@ -184,26 +178,21 @@ class Trial:
     def close(self) -> None:
         for part in (*self.sockets, self._box):
             part.close()
-        if self._watcher >= 0:
-            os.close(self._watcher)
 
-    def order(self, word: bytes) -> None:
-        """Have its watcher do so: ``BEGIN``, ``INTERRUPT`` or ``KILL``."""
-        with suppress(OSError):
-            self._control.send(word)
+    def interrupt(self) -> None:
+        """Raise its soft time limit in it."""
+        _send(os.kill, self.pid, signal.SIGUSR1)
 
     def kill(self) -> None:
-        if not self.is_killed:
-            self.is_killed, self._abandon_at = True, time.monotonic() + ENDING
-            self.order(KILL)
+        """Kill the cell, with what it has started; its watcher tells of the end."""
+        self.is_killed, self._abandon_at = True, time.monotonic() + ENDING
+        _send(os.killpg, self.pid, signal.SIGKILL)
 
     def abandon(self) -> None:
-        """Kill the watcher, which a suspect may have stopped, the cell, and what that has started."""
-        with suppress(OSError):
-            signal.pidfd_send_signal(self._watcher, signal.SIGKILL)
-        with suppress(OSError):
-            if self.pid:
-                os.killpg(self.pid, signal.SIGKILL)
+        """Kill the watcher too, which a suspect may have stopped."""
+        _send(os.killpg, self.pid, signal.SIGKILL)
+        if self.death is None:
+            _send(os.kill, self._watcher, signal.SIGKILL)
 
     # --- what its cell says ----------------------------------------------------------------------------
 
@@ -219,12 +208,12 @@ class Trial:
 
     def _hear_watcher(self, facts: dict[str, Any]) -> None:
         if "pid" in facts:
-            self.pid = facts["pid"]
-            with suppress(OSError):
-                self._watcher = os.pidfd_open(facts["watcher"])
+            self.pid, self._watcher = facts["pid"], facts["watcher"]
             return
-        if not facts:
-            self.abandon()  # the kernel ends the cell then; its watcher would have ended the rest
+        if self.is_killed and facts:
+            facts["why"] = ""  # whatever the kernel did meanwhile
+        elif not facts:
+            _send(os.killpg, self.pid, signal.SIGKILL)  # what it has started; its watcher would have done so
         self.death = Death(**facts) if facts else Death(None)
 
     def _hear_cell(self, said: tuple[Any, ...]) -> None:
@@ -234,7 +223,8 @@ class Trial:
                 self.begun, self._kill_at = True, NEVER
                 self._soft_at = now + self.soft if self.soft else NEVER
                 self._hard_at = now + self.hard if self.hard else NEVER
-                self.order(BEGIN)
+                with suppress(OSError):
+                    self._control.send(b"!")
                 self._call_back("accept_callback", pid, at)
             case ("result",):
                 self.has_result, self._kill_at = True, now + ENDING
@@ -260,7 +250,8 @@ class Trial:
     def _is_proof(self) -> bool:
         """Whether its death counts against the suspect, unless somebody kills all of a worker's processes."""
         is_ours = self.overdue or self.terminated_by or self.is_pressed or self.has_result
-        return self.begun and self.death is not None and self.death.was_killed and not is_ours
+        was_killed = self.death is not None and self.death.cause == f"signal:{int(signal.SIGKILL)}"
+        return self.begun and was_killed and not is_ours
 
     def is_over(self) -> bool:
         """Keep limits; return whether it has ended, and may be told of."""
@@ -269,9 +260,9 @@ class Trial:
             if now >= self._over_at and not self.is_killed and self._is_proof() and not self._is_watched():
                 self.is_killed, self._over_at = True, now + OUTLIVE - MOMENT
             return now >= self._over_at
-        if self.begun and not self.has_result:
+        if self.begun and not self.has_result and not self.is_killed:
             self._keep_limits(now)
-        if now > self._kill_at:
+        if now > self._kill_at and not self.is_killed:
             if not self.pid and not self._nursery.has_ended():  # all sockets that it has are closed then
                 logger.error("celery_poison: a nursery has forked no cell in %d s: it is killed", SETTING_UP)
                 self._nursery.end()
@@ -291,14 +282,10 @@ class Trial:
         elif now >= self._soft_at:
             self._soft_at = NEVER
             self._call_back("timeout_callback", True, self.soft)
-            self.order(INTERRUPT)
+            self.interrupt()
 
     def _is_watched(self) -> bool:
-        if self._watcher < 0:
-            return False
-        poll = unpatched("select", "poll")()  # any number of descriptors
-        poll.register(self._watcher, select.POLLIN)
-        return not poll.poll(0)
+        return _next(self._control) is None  # it closes that when it ends
 
     def pause(self) -> float:
         """Return the seconds until a limit is over, or its end may be told of."""
@@ -315,8 +302,6 @@ class Trial:
         is_over_limit = bool(death.why) and 0 < self._limit < death.peak
         is_shared = self.has_company and death.why and not is_over_limit
         self.is_pressed = bool(self.is_pressed or is_shared) and not self.is_alone
-        if self.is_pressed:
-            logger.warning("celery_poison: %s is tried again, alone: memory is short", name)
         if not self.begun or self.is_pressed:
             return False
         # Its cell is killed then, too.
@@ -344,6 +329,13 @@ class Trial:
         else:
             error = TaskDied(death.cause, str(death), evidence)
         return error
+
+
+def _send(kill: Callable[[int, int], None], pid: int, signum: int) -> None:
+    """Send a signal to a process, or a group; not where its number is not known: 0 would be this one."""
+    with suppress(OSError):
+        if pid:
+            kill(pid, signum)
 
 
 def _next(sock: Any) -> bytes | None:

@@ -36,8 +36,6 @@ STAY = 2.0
 #: By how much a cell gives way to others, and for how many seconds without a processor at most.
 NICENESS, PATIENCE = 5, 30.0
 
-#: What a worker orders: kill the cell; interrupt it; a trial begins in it.
-KILL, INTERRUPT, BEGIN = b"k", b"s", b"b"
 #: Names of processes.
 NURSERY, WATCHER = "poison-nursery", "poison-watcher"
 
@@ -48,20 +46,21 @@ def watch(control: Any, worker: int, memory: Memory) -> None:
     """Watch the cell that has this ``memory`` to its end.
 
     Args:
-        control: socket to the worker; ``worker``: descriptor that becomes readable at its end.
+        control: socket to the worker, which says by it that a trial begins, and closes it to have the cell ended.
+        worker: descriptor that becomes readable at the end of the worker.
     """
     pid = memory.pid
     _tell(control, pid=pid, watcher=os.getpid())
-    killed = _until_it_ends(control, worker, memory)
+    is_stopped = _until_it_ends(control, worker, memory)
     _, status, usage = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:  # what it has started goes with it
         with suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
     memory.peak = max(memory.peak, usage.ru_maxrss * 1024)
-    why = memory.why(code) if killed is None else killed
+    why = "oom" if is_stopped else memory.why(code)
     _tell(control, status=code, peak=memory.peak, taken=memory.taken, why=why)
-    if killed is None and not why and code == -signal.SIGKILL:
+    if not why and code == -signal.SIGKILL:
         # The worker looks whether this process was killed too; it closes the socket when it has seen enough.
         unpatched("select", "select")([control], [], [], STAY)
 
@@ -101,31 +100,23 @@ def _tell(control: Any, **facts: object) -> None:
         control.send(json.dumps(facts).encode())
 
 
-def _until_it_ends(control: Any, worker: int, memory: Memory) -> str | None:
-    """Carry out what the worker orders; return why the cell was killed.
-
-    ``oom``; '': its worker has ordered that, or has ended; None: it has died of itself.
-    """
+def _until_it_ends(control: Any, worker: int, memory: Memory) -> bool:
+    """Return whether it was stopped for its memory; it is killed with its worker, too."""
     pid, gives_way = memory.pid, True
     cell = os.pidfd_open(pid)
     wait = unpatched("select", "select")  # a patched one would run the worker's greenlets here
     while True:
         ready, _, _ = wait([control, worker, cell], [], [], memory.pause)
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return None
-        order = None
+            return False
+        has_ended = worker in ready
         if control in ready:
-            order = b""  # there will be no more
-            with suppress(OSError):
-                order = control.recv(64)
-        is_ordered = worker in ready or order in (KILL, b"")
-        if order == BEGIN:
             memory.begin()
-        if order == INTERRUPT:
-            os.kill(pid, signal.SIGUSR1)  # it is not waited for yet: nobody else can have its number
-        if is_ordered or memory.look():
+            with suppress(OSError):
+                has_ended = not control.recv(64) or has_ended
+        if has_ended or memory.look():
             os.kill(pid, signal.SIGKILL)
-            return "" if is_ordered else "oom"
+            return not has_ended
         if gives_way and procfs.waited(pid) > PATIENCE:
             gives_way = False
             _give_way(pid, 0)

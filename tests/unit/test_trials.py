@@ -28,21 +28,17 @@ class Heard:
         self.asked: list[int] = []
         self.trial = Trial(SimpleNamespace(humaninfo=lambda: "it"), 0)
         (control, self.watcher), (data, self.cell) = pair(), pair()
-        vars(self.trial).update(limits, _control=control, _data=data, sockets=(control, data), pid=1)
+        vars(self.trial).update(limits, _control=control, _data=data, sockets=(control, data))
         vars(self.trial).update(_report=lambda call: call(), _box=io.BytesIO())
         put(self.trial._box, (True, "its end"))
         vars(self.trial).update(_host=SimpleNamespace(exits=SimpleNamespace(ask=self.asked.append)))
         for name in ("accept_callback", "timeout_callback", "callback", "error_callback"):
             self.trial.callbacks[name] = lambda *args: self.request.append(args)
-        for sock in (control, data, self.watcher):
+        for sock in (control, data):
             sock.setblocking(False)
         self.cell.send(pickle.dumps(("accepted", 1, 0.0)))
         self.trial.hear()
-        assert self.orders() == b"b", "its trial begins"
-
-    def orders(self) -> bytes:
-        """Return what its watcher was ordered last."""
-        return bytes(self.watcher.recv(64))
+        assert self.watcher.recv(64), "its trial begins"
 
     def error(self, death: Death, evidence: Evidence = NO_EVIDENCE) -> Exception:
         return self.trial.error_of(death, evidence)
@@ -60,17 +56,15 @@ def test_NEW_1_who_kills_its_cell_has_died_and_whose_cell_others_ended_has_not()
 def test_a_soft_limit_is_told_once() -> None:
     heard = Heard(soft=1e-9)
     assert not heard.trial.is_over() and not heard.trial.is_over()
-    assert heard.request == [(1, 0.0), (True, 1e-9)] and heard.orders() == b"s"
-    with pytest.raises(BlockingIOError):
-        heard.orders()
+    assert heard.request == [(1, 0.0), (True, 1e-9)] and not heard.trial.is_killed
 
 
 def test_a_hard_limit_ends_a_trial_as_it_ends_a_run_in_the_pool() -> None:
     late = Heard(hard=1e-9, soft=1e-9)
-    assert not late.trial.is_over() and late.asked == [1], "where it hangs"
+    assert not late.trial.is_over() and late.asked == [0], "where it hangs"
     assert 0 < late.trial.pause() <= ANSWERING
     time.sleep(max(0.0, late.trial.pause()))
-    assert not late.trial.is_over() and late.orders() == b"k"
+    assert not late.trial.is_over() and late.trial.is_killed
     assert len(late.request) == 1, "no soft limit after that"
     assert isinstance(late.error(KILLED), TimeLimitExceeded)
 
@@ -78,7 +72,7 @@ def test_a_hard_limit_ends_a_trial_as_it_ends_a_run_in_the_pool() -> None:
 def test_a_revocation_ends_a_trial_as_it_ends_a_run_in_the_pool() -> None:
     revoked = Heard()
     revoked.trial.terminated_by = 15
-    assert not revoked.trial.is_over() and revoked.orders() == b"k"
+    assert not revoked.trial.is_over() and revoked.trial.is_killed
     assert isinstance(revoked.error(KILLED), Terminated)
 
 
