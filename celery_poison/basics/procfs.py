@@ -102,12 +102,6 @@ def name(pid: int) -> str:
     return _text(f"/proc/{pid}/comm").strip()
 
 
-def waited(pid: int) -> float:
-    """Return the seconds for which a process was ready to run and had no processor."""
-    words = _text(f"/proc/{pid}/schedstat").split()
-    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
-
-
 def resident(pid: int) -> int:
     """Return the memory that a process holds, in bytes; 0 if it has ended."""
     with suppress(ValueError, IndexError):

@@ -29,10 +29,8 @@ from celery_poison import causes
 from celery_poison.ledger import Ledger
 from celery_poison.upstream.requests import read_end
 
-#: What a cell has from its nursery: the app, a ledger (not connected yet; None: the app was loaded anew, and
-#: says later which it is), and the descriptor of the memory with the worker's lease.
-Home = tuple[Celery, Ledger | None, int]
-#: Makes a forked process ready for one run.
+#: Makes a forked process ready for one run, given the app, a ledger (not connected yet; None: the app was
+#: loaded anew), and the descriptor of the memory with the worker's lease.
 Prepare = Callable[[Celery, Ledger | None, int], object]
 
 #: What a process may hold before its watcher has set a limit.
@@ -83,8 +81,11 @@ def take(box: Any) -> Any:
     return pickle.load(box)
 
 
-def be_cell(said: Any, box: Any, home: Home) -> int:
-    """Be a process of the pool, which talks to its worker by the socket ``said``; return the exit code."""
+def be_cell(said: Any, box: Any, home: tuple[Any, ...]) -> int:
+    """Be a process of the pool, which talks to its worker by the socket ``said``; return the exit code.
+
+    ``home`` is what ``prepare`` of the job in the ``box`` is given.
+    """
     have_own_hub()
     job: Job = take(box)
     name = f"ForkPoolWorker-{job.number}"
@@ -102,7 +103,7 @@ def have_own_hub() -> None:
         del sys.modules["eventlet.hubs"]._threadlocal.hub
 
 
-def _run(job: Job, said: Any, box: Any, home: Home) -> None:
+def _run(job: Job, said: Any, box: Any, home: tuple[Any, ...]) -> None:
     from celery.concurrency.prefork import process_destructor  # not in other pools' workers: hooks.py
 
     with suppress(AttributeError):  # before billiard 4.3

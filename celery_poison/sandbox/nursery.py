@@ -34,9 +34,6 @@ from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.cell import be_cell, have_own_hub, pair
 from celery_poison.sandbox.watcher import NURSERY, WATCHER, Memory, be_watched, end_with_parent, name, watch
 
-#: What a service manager sends to every process: the worker says when these end.
-_NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-
 #: Seconds for which a nursery outlives its worker at most.
 LINGER = 5
 
@@ -179,13 +176,12 @@ def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool
         return
     former = procfs.name(parent)
     name(NURSERY)
-    handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (*_NOT_FOR_US, signal.SIGCHLD)}
-    with suppress(Exception):  # the cells do without
-        importlib.import_module("celery.concurrency.prefork")  # not in other pools' workers: hooks.py
+    # What a service manager sends to every process: the worker says when these end. The kernel reaps watchers.
+    ignored = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD
+    handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ignored}
+    importlib.import_module("celery.concurrency.prefork")  # not in other pools' workers: hooks.py
     _make_cells_cheap()
-    ledger = None
-    with suppress(Exception):  # a cell makes its own then
-        ledger = None if is_fresh else plugin_of(app).open_ledger()
+    ledger = None if is_fresh else plugin_of(app).open_ledger()
     gc.freeze()
 
     def be(said: int, box: int, lease: int) -> int:

@@ -16,6 +16,7 @@ from celery.exceptions import TaskRevokedError
 from celery.utils.log import get_logger
 from celery.worker import state
 
+from celery_poison.basics import procfs
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.errors import ConfigurationError
 from celery_poison.sandbox.nursery import Nursery
@@ -220,16 +221,15 @@ class Cells:
             logger.warning("celery_poison: %s is tried again, alone: %s", trial.request.humaninfo(), why)
             trial.is_alone = True
             self.waiting.appendleft(trial)
-            self._trials.wake()  # it is to look again
         self.look()
 
     def _leave(self, trial: Trial) -> None:
         if trial in self._running:
             self._running.remove(trial)
             self._free_slots = sorted([*self._free_slots, trial.slot])
-        if trial.death is not None and trial.death.taken:
-            task = trial.request.type
-            self._took[task] = max(trial.death.taken, self._took.get(task, 0) * 9 // 10)
+        if isinstance(self._nursery, Nursery) and trial.death is not None and trial.death.peak:
+            taken, task = trial.death.peak - procfs.resident(self._nursery.pid), trial.request.type
+            self._took[task] = max(taken, self._took.get(task, 0) * 9 // 10)
 
     def _refuse(self, trial: Trial, why: str = "") -> None:
         """Give back a trial that no cell could be had for."""

@@ -21,15 +21,13 @@ from celery_poison.sandbox.watcher import SPEED
 
 #: The longest pause of the thread while nothing runs, the longest while something does, and the shortest.
 IDLE, TICK, SHORTEST = 60.0, 1.0, 0.01
-#: Seconds between two trials that are ended since memory is short: the first gives back what it held.
-RELIEF = 0.25
 
 
 class Trials:
     """All that runs in cells of one worker, and the thread that hears it.
 
-    On the event loop ``hears`` gets the outcome of each trial, ``finished`` or ``again``; it is to ``look`` again
-    while some are ``waiting``.
+    On the event loop ``hears`` gets the outcome of each trial: ``finished`` or ``again``. It is to ``look``
+    again while some are ``waiting``.
     """
 
     def __init__(self, host: Host, hears: Any) -> None:
@@ -44,7 +42,6 @@ class Trials:
         self._thread: threading.Thread | None = None
         self._ending = False
         self._memory = MemoryGroup()
-        self._relieved_at = 0.0
 
     def hear(self, trial: Trial) -> None:
         """Hear a cell that was opened, to its end."""
@@ -86,7 +83,11 @@ class Trials:
     def _step(self) -> None:
         self._hear()
         while self._new:
-            self._begin_to_hear(self._new.popleft())
+            self._running.append(new := self._new.popleft())
+            for each in self._running if len(self._running) > 1 else ():
+                each.has_company = True
+            for sock in new.sockets:
+                self._selector.register(sock, selectors.EVENT_READ, new)
         for each in list(self._running):
             if each.is_over():
                 self._running.remove(each)
@@ -98,8 +99,7 @@ class Trials:
             self.report(self._hears.look)
 
     def _hear(self) -> None:
-        longest = TICK if self._hears.waiting else IDLE
-        pause = min((each.pause() for each in self._running), default=longest)
+        pause = min((each.pause() for each in self._running), default=IDLE)
         if self._running:
             scarce = self._memory.room() / SPEED if len(self._running) > 1 else TICK
             pause = min(pause, TICK, max(SHORTEST, scarce))
@@ -115,18 +115,9 @@ class Trials:
             with suppress(KeyError, ValueError):
                 self._selector.unregister(sock)
 
-    def _begin_to_hear(self, trial: Trial) -> None:
-        self._running.append(trial)
-        for each in self._running if len(self._running) > 1 else ():
-            each.has_company = True
-        for sock in trial.sockets:
-            self._selector.register(sock, selectors.EVENT_READ, trial)
-
     def _relieve(self) -> None:
-        """End the youngest trial if memory is short; it is tried again, alone."""
-        now = time.monotonic()
-        those = [each for each in self._running if each.begun and not (each.has_result or each.is_killed)]
-        if len(those) > 1 and now > self._relieved_at and self._memory.room() < 0:
-            self._relieved_at = now + RELIEF
+        """End the youngest trial if memory is short, unless one is ending; it is tried again, alone."""
+        those = [each for each in self._running if each.begun and not each.has_result]
+        if len(those) > 1 and not any(each.is_killed for each in those) and self._memory.room() < 0:
             those[-1].is_pressed = True
             those[-1].kill()

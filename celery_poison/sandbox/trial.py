@@ -88,13 +88,11 @@ class Death:
     Attributes:
         status: exit code, negative for a signal; None: its watcher ended first, and the kernel killed it.
         peak: the most memory it had, in bytes; 0 if that is not known.
-        taken: what of that it did not share with its nursery.
         why: ``oom`` if it used too much memory; ``pressed`` if it was killed because others did.
     """
 
     status: int | None
     peak: int = 0
-    taken: int = 0
     why: str = ""
 
     @property
@@ -316,19 +314,17 @@ class Trial:
             self._call_back("timeout_callback", False, self.hard)
         return True
 
-    def error_of(self, death: Death, evidence: Evidence) -> Exception:
+    def error_of(self, death: Death, evidence: Evidence) -> Any:
         """Return what its request is told of such an end of its cell."""
         if self.overdue:
-            error: Exception = TimeLimitExceeded(self.hard)
-        elif self.terminated_by:
-            error = Terminated(-self.terminated_by)
-        elif death.why == "pressed":
-            error = TrialSpoilt("others had used up the memory", evidence=evidence)
-        elif evidence.is_from_outside:
-            error = TrialSpoilt("its cell was asked to end", death.cause, evidence)
-        else:
-            error = TaskDied(death.cause, str(death), evidence)
-        return error
+            return TimeLimitExceeded(self.hard)
+        if self.terminated_by:
+            return Terminated(-self.terminated_by)
+        if death.why == "pressed":
+            return TrialSpoilt("others had used up the memory", evidence=evidence)
+        if evidence.is_from_outside:
+            return TrialSpoilt("its cell was asked to end", death.cause, evidence)
+        return TaskDied(death.cause, str(death), evidence)
 
 
 def _send(kill: Callable[[int, int], None], pid: int, signum: int) -> None:

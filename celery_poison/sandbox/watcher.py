@@ -33,8 +33,8 @@ _WITHOUT_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
 
 #: Seconds for which it outlives a cell that was killed, at most.
 STAY = 2.0
-#: By how much a cell gives way to others, and for how many seconds without a processor at most.
-NICENESS, PATIENCE = 5, 30.0
+#: By how much a cell gives way to others.
+NICENESS = 5
 
 #: Names of processes.
 NURSERY, WATCHER = "poison-nursery", "poison-watcher"
@@ -46,7 +46,7 @@ def watch(control: Any, worker: int, memory: Memory) -> None:
     """Watch the cell that has this ``memory`` to its end.
 
     Args:
-        control: socket to the worker, which says by it that a trial begins, and closes it to have the cell ended.
+        control: socket to the worker, which says by it that a trial begins, and closes it when it ends.
         worker: descriptor that becomes readable at the end of the worker.
     """
     pid = memory.pid
@@ -59,7 +59,7 @@ def watch(control: Any, worker: int, memory: Memory) -> None:
             os.killpg(pid, signal.SIGKILL)
     memory.peak = max(memory.peak, usage.ru_maxrss * 1024)
     why = "oom" if is_stopped else memory.why(code)
-    _tell(control, status=code, peak=memory.peak, taken=memory.taken, why=why)
+    _tell(control, status=code, peak=memory.peak, why=why)
     if not why and code == -signal.SIGKILL:
         # The worker looks whether this process was killed too; it closes the socket when it has seen enough.
         unpatched("select", "select")([control], [], [], STAY)
@@ -81,18 +81,10 @@ def be_watched(watcher: int) -> None:
     """End with the watcher, give way to others, and be the first that the kernel ends for want of memory."""
     os.setsid()
     end_with_parent(watcher)
-    _give_way(os.getpid(), NICENESS)
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
-
-
-def _give_way(pid: int, niceness: int) -> None:
-    """Let all others go first, or no more: the kernel may refuse to take that back."""
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
-    with suppress(OSError), open(f"/proc/{pid}/autogroup", "w") as file:  # each session is one
-        file.write(str(niceness))
+    os.nice(NICENESS)
+    for name, value in (("autogroup", NICENESS), ("oom_score_adj", 1000)):  # a session has a group of its own
+        with suppress(OSError), open(f"/proc/self/{name}", "w") as file:
+            file.write(str(value))
 
 
 def _tell(control: Any, **facts: object) -> None:
@@ -102,8 +94,7 @@ def _tell(control: Any, **facts: object) -> None:
 
 def _until_it_ends(control: Any, worker: int, memory: Memory) -> bool:
     """Return whether it was stopped for its memory; it is killed with its worker, too."""
-    pid, gives_way = memory.pid, True
-    cell = os.pidfd_open(pid)
+    pid, cell = memory.pid, os.pidfd_open(memory.pid)
     wait = unpatched("select", "select")  # a patched one would run the worker's greenlets here
     while True:
         ready, _, _ = wait([control, worker, cell], [], [], memory.pause)
@@ -117,9 +108,6 @@ def _until_it_ends(control: Any, worker: int, memory: Memory) -> bool:
         if has_ended or memory.look():
             os.kill(pid, signal.SIGKILL)
             return not has_ended
-        if gives_way and procfs.waited(pid) > PATIENCE:
-            gives_way = False
-            _give_way(pid, 0)
 
 
 class Memory:
@@ -138,10 +126,6 @@ class Memory:
         self._before = 1 << 62
         self._forgets_at = time.monotonic() + RECENT
         self.peak, self.pause, self.is_confined = 0, SHORTEST, False
-
-    @property
-    def taken(self) -> int:
-        return max(0, self.peak - self._shared)
 
     def begin(self) -> None:
         """Take what it takes from now on for the suspect's."""
@@ -168,7 +152,7 @@ class Memory:
         if self.is_confined and status in _WITHOUT_MEMORY:
             return "oom"
         if status == -signal.SIGKILL and self._group.has_killed():
-            return "oom" if self._group.is_filled_by(self.taken) else "pressed"
+            return "oom" if self._group.is_filled_by(self.peak - self._shared) else "pressed"
         return ""
 
     def _confine(self) -> None:

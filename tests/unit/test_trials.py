@@ -31,6 +31,7 @@ class Heard:
         vars(self.trial).update(limits, _control=control, _data=data, sockets=(control, data))
         vars(self.trial).update(_report=lambda call: call(), _box=io.BytesIO())
         put(self.trial._box, (True, "its end"))
+        vars(self.trial).update(_nursery=SimpleNamespace(has_ended=lambda: True))
         vars(self.trial).update(_host=SimpleNamespace(exits=SimpleNamespace(ask=self.asked.append)))
         for name in ("accept_callback", "timeout_callback", "callback", "error_callback"):
             self.trial.callbacks[name] = lambda *args: self.request.append(args)
@@ -81,7 +82,7 @@ def test_NEW_1_what_a_cell_has_told_before_it_died_is_heard_with_its_death() -> 
     heard = Heard()
     heard.cell.send(pickle.dumps(("result",)))
     heard.cell.close()
-    heard.watcher.send(b'{"status": -9, "peak": 0, "taken": 0, "why": ""}')
+    heard.watcher.send(b'{"status": -9, "peak": 0, "why": ""}')
     heard.watcher.close()
     heard.trial.hear()
     assert heard.request == [(1, 0.0), ("its end",)]
