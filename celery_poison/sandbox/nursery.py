@@ -52,7 +52,6 @@ class Nursery:
 
     def __init__(self, pid: int, orders: Any, has: str = "") -> None:
         self.pid, self._orders, self.has = pid, orders, has
-        self._has_ended = False
         orders.setblocking(False)
 
     @classmethod
@@ -66,7 +65,7 @@ class Nursery:
         with no_fork():
             ours, other = pair()
         with closing(other):
-            pid = _fork()
+            pid = unpatched("os", "fork")()
             if not pid:
                 try:
                     ours.close()
@@ -109,30 +108,14 @@ class Nursery:
         socket.send_fds(self._orders, [b"%d" % limit], fds)
 
     def has_ended(self) -> bool:
-        if not self._has_ended:
-            try:
-                self._has_ended = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
-            except OSError:
-                self._has_ended = True
-        return self._has_ended
+        return not procfs.is_alive(self.pid)
 
     def end(self) -> None:
         """End it, and wait for that. Cells that it has forked go on. Safe to call again."""
-        if not self.has_ended():
-            self._has_ended = True  # its pid may be another process' soon
-            with suppress(OSError):
+        with suppress(OSError):  # it was waited for: its number may be another process' by now
+            if not os.waitpid(self.pid, os.WNOHANG)[0]:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
-
-
-def _fork() -> int:
-    pid: int = unpatched("os", "fork")()
-    return pid
-
-
-def _close(fd: int) -> None:
-    """Close it now: gevent (25.8) leaves that to a hub, which does not run here."""
-    unpatched("os", "close")(fd)
 
 
 # --- where the pool does not fork --------------------------------------------------------------------
@@ -176,7 +159,7 @@ def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool
         return
     former = procfs.name(parent)
     name(NURSERY)
-    # What a service manager sends to every process: the worker says when these end. The kernel reaps watchers.
+    # What a service manager sends to every process: the worker says when these end. The kernel reaps them.
     ignored = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ignored}
     importlib.import_module("celery.concurrency.prefork")  # not in other pools' workers: hooks.py
@@ -193,12 +176,12 @@ def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool
 
     for data, fds in _orders(orders, end_of_worker):
         with suppress(OSError):  # no process can be forked: the worker hears that its sockets are closed
-            if not _fork():
+            if not unpatched("os", "fork")():
                 orders.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _be_watcher(int(data), end_of_worker, fds, be)
-        for fd in fds:
-            _close(fd)
+        for fd in fds:  # now: gevent (25.8) leaves that to a hub, which does not run here
+            unpatched("os", "close")(fd)
     _say_that_it_ended(app, worker)
 
 
@@ -245,9 +228,9 @@ def _be_watcher(limit: int, end_of_worker: int, fds: list[int], be: Any) -> NoRe
         os.setsid()
         name(WATCHER)
         watcher, group = os.getpid(), MemoryGroup()
-        pid = _fork()
+        pid = unpatched("os", "fork")()
         for fd in of_cell if pid else (control, end_of_worker):
-            _close(fd)
+            unpatched("os", "close")(fd)
         if pid:
             watch(_socket.socket(fileno=control), end_of_worker, Memory(pid, limit, group))
             code = 0

@@ -86,25 +86,23 @@ class Death:
     """How a cell ended.
 
     Attributes:
-        status: exit code, negative for a signal; None: its watcher ended first, and the kernel killed it.
+        status: exit code, negative for a signal.
         peak: the most memory it had, in bytes; 0 if that is not known.
         why: ``oom`` if it used too much memory; ``pressed`` if it was killed because others did.
+        was_watched: else its watcher ended first, and the kernel killed it.
     """
 
-    status: int | None
+    status: int
     peak: int = 0
     why: str = ""
-
-    @property
-    def exit_code(self) -> int:
-        return -signal.SIGKILL if self.status is None else self.status
+    was_watched: bool = True
 
     @property
     def cause(self) -> str:
-        return causes.OOM if self.why else causes.from_exit_code(self.exit_code)
+        return causes.OOM if self.why else causes.from_exit_code(self.status)
 
     def __str__(self) -> str:
-        watcher = "; its watcher was killed with it" if self.status is None else ""
+        watcher = "" if self.was_watched else "; its watcher was killed with it"
         memory = f"; peak {self.peak >> 20} MiB" if self.peak else ""
         return f"died alone: {causes.short(self.cause)}{watcher}{memory}"
 
@@ -184,6 +182,7 @@ class Trial:
     def kill(self) -> None:
         """Kill the cell, with what it has started; its watcher tells of the end."""
         self.is_killed, self._abandon_at = True, time.monotonic() + ENDING
+        self._soft_at = self._hard_at = self._kill_at = NEVER
         _send(os.killpg, self.pid, signal.SIGKILL)
 
     def abandon(self) -> None:
@@ -212,7 +211,7 @@ class Trial:
             facts["why"] = ""  # whatever the kernel did meanwhile
         elif not facts:
             _send(os.killpg, self.pid, signal.SIGKILL)  # what it has started; its watcher would have done so
-        self.death = Death(**facts) if facts else Death(None)
+        self.death = Death(**facts) if facts else Death(-signal.SIGKILL, was_watched=False)
 
     def _hear_cell(self, said: tuple[Any, ...]) -> None:
         now = time.monotonic()
@@ -227,7 +226,12 @@ class Trial:
             case ("result",):
                 self.has_result, self._kill_at = True, now + ENDING
                 self._soft_at = self._hard_at = NEVER
-                ok, value = self._result()
+                try:
+                    ok, value = take(self._box)
+                except BaseException as error:
+                    # Such as an unknown class; or the user's code, which reads it, ends this thread.
+                    raised = error if isinstance(error, Exception) else RuntimeError(repr(error))
+                    ok, value = False, info_of(raised)
                 self._call_back("callback" if ok else "error_callback", value)
             case _:
                 self._is_silent, self._kill_at = True, min(self._kill_at, now + EXITING)
@@ -235,32 +239,26 @@ class Trial:
     def _call_back(self, name: str, *args: Any) -> None:
         self._report(partial(self.callbacks[name], *args))
 
-    def _result(self) -> tuple[bool, Any]:
-        try:
-            ok, value = take(self._box)
-        except BaseException as error:
-            # Such as a class that is not to be found; or the user's code, which reads it, ends this thread.
-            return False, info_of(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-        return ok, value
-
     # --- its limits, and its end -----------------------------------------------------------------------
 
     def _is_proof(self) -> bool:
         """Whether its death counts against the suspect, unless somebody kills all of a worker's processes."""
         is_ours = self.overdue or self.terminated_by or self.is_pressed or self.has_result
-        was_killed = self.death is not None and self.death.cause == f"signal:{int(signal.SIGKILL)}"
+        was_killed = self.death is not None and not self.death.why and self.death.status == -signal.SIGKILL
         return self.begun and was_killed and not is_ours
 
     def is_over(self) -> bool:
         """Keep limits; return whether it has ended, and may be told of."""
         now = time.monotonic()
         if self.death is not None:
-            if now >= self._over_at and not self.is_killed and self._is_proof() and not self._is_watched():
-                self.is_killed, self._over_at = True, now + OUTLIVE - MOMENT
+            if now >= self._over_at and not self.is_killed and self._is_proof():
+                self.is_killed = True
+                if _next(self._control) is not None:  # its watcher has ended, too
+                    self._over_at = now + OUTLIVE - MOMENT
             return now >= self._over_at
-        if self.begun and not self.has_result and not self.is_killed:
+        if self.begun and not (self.has_result or self.is_killed):
             self._keep_limits(now)
-        if now > self._kill_at and not self.is_killed:
+        if now > self._kill_at:
             if not self.pid and not self._nursery.has_ended():  # all sockets that it has are closed then
                 logger.error("celery_poison: a nursery has forked no cell in %d s: it is killed", SETTING_UP)
                 self._nursery.end()
@@ -281,9 +279,6 @@ class Trial:
             self._soft_at = NEVER
             self._call_back("timeout_callback", True, self.soft)
             self.interrupt()
-
-    def _is_watched(self) -> bool:
-        return _next(self._control) is None  # it closes that when it ends
 
     def pause(self) -> float:
         """Return the seconds until a limit is over, or its end may be told of."""

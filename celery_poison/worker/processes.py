@@ -233,9 +233,9 @@ class Exits:
 
     def of_cell(self, pid: int, death: Death) -> Evidence:
         """Remember how a cell ended, and return what is known about it."""
-        found = self._remember(pid, death.exit_code, death.peak // 1024)
-        signum = -death.exit_code if death.exit_code < 0 else None
-        is_by_kill = signum == signal.SIGKILL and death.status is not None
+        found = self._remember(pid, death.status, death.peak // 1024)
+        signum = -death.status if death.status < 0 else None
+        is_by_kill = signum == signal.SIGKILL and death.was_watched
         return self._evidence(found, signum, oom=bool(death.why) if is_by_kill else None)
 
     def look(self) -> None:
