@@ -91,10 +91,7 @@ _warned: set[hooks.Misfit] = set()
 
 
 def _open_nursery(worker: Any, pool: PoolFacts, me: str) -> Nursery | str:
-    """Fork the nursery of the worker ``me`` before there are threads and connections.
-
-    Or return why there is none; empty where no trials in cells are wanted.
-    """
+    """Fork the nursery of the worker ``me`` before there are threads; or why not: '' if none is wanted."""
     app = worker.app
     settings = plugin_of(app).settings
     if settings.trial != "cell" or settings.observe_only:

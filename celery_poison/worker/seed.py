@@ -59,10 +59,6 @@ def prepare(seed: Seed, app: Celery, ledger: Ledger | None, lease: int) -> None:
 
     Where the app was loaded anew, what its worker was told once is told here.
 
-    Args:
-        ledger: not connected yet; None: the app was loaded anew.
-        lease: descriptor of the memory with the worker's lease.
-
     Raises:
         ConfigurationError: the app, loaded anew, has another ledger than in its worker, or not this task.
     """

@@ -203,11 +203,16 @@ class Worker:
         self.cells = Cells(host, nursery)
 
     def _prepare_cell(self, request: Any) -> Prepare:
-        ledger = self._plugin.ledger_url, self._settings.namespace
-        reports = self._crash_reports.path if self._crash_reports else ""
-        own = self._plugin.policy_overrides, self._recorder.secret, reports
-        of_request = request.type, request.alone
-        return partial(seed.prepare, seed.Seed(self._me.worker, ledger, *own, *of_request))
+        sown = seed.Seed(
+            worker=self._me.worker,
+            ledger=(self._plugin.ledger_url, self._settings.namespace),
+            overrides=self._plugin.policy_overrides,
+            secret=self._recorder.secret,
+            reports=self._crash_reports.path if self._crash_reports else "",
+            task=request.type,
+            alone=request.alone,
+        )
+        return partial(seed.prepare, sown)
 
     def _make_heartbeat(self) -> None:
         payload = Payload(
