@@ -146,6 +146,3 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
     answer_table(page, headings, row, empty, fit=True, title=title, hint=hint)
     if total > len(page) and not wants_json():
         click.echo(f"there are {total} groups: --limit shows more of them", err=True)
-
-
-# --- show --------------------------------------------------------------------------------------
