@@ -14,7 +14,7 @@ In reading order::
     model       one regression of deaths over all dimensions
     backtest    what other policies would have cost; replay: one history under one of them
     report      a page of it all
-    commands    what the commands do; publish: block rules, proposed to a person
+    publish     block rules, proposed to a person; what the commands print is in ``cli``
 
 Needs the extra ``celery-poison[spark]`` and Java 17 or newer.
 """
