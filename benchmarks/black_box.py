@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import cputime
 
 from celery_poison.causes import Evidence
+from celery_poison.quarantine.evidence import sentence_of
 from celery_poison.testing import RedisServer, Worker, wait_until
 from tests.apps.confined import Confined, killed_as_a_whole, new_memory_group
 from tests.apps.harness import ROOT
@@ -97,7 +98,7 @@ class Lane:
         evidence = Evidence.decode(self._lost(name)[0]["evidence"])
         names = (*(task for task, *_ in innocents), *(["holds at once"] if is_joined else []))
         likely = bool(evidence.oom_likely)
-        return Kill(pool, speed, names, evidence.grew_task, evidence.grew_at, likely, evidence.sentence())
+        return Kill(pool, speed, names, evidence.grew_task, evidence.grew_at, likely, sentence_of(evidence))
 
     def _worker(self, kind: type[Worker], name: str, pool: str) -> Any:
         return kind(

@@ -23,9 +23,9 @@ from blame_rules import Past
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
 from celery_poison.basics import procfs
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.views import Views
 from celery_poison.states import State
 from celery_poison.testing import RedisServer, Supervisor, Worker, wait_until
 
@@ -120,7 +120,7 @@ class Fleet:
         self._app = blame_app.build(self._env)
         self._stack.callback(self._app.close)
         self._notes = redis.Redis.from_url(notes.url())
-        self._queries = Queries(plugin_of(self._app).open_ledger())
+        self._queries = Views(plugin_of(self._app).open_ledger())
         self._left_behind = 0
         self._stack.callback(self._sweep)
         self._supervisor = enter(Supervisor(self._make, self._world.workers, give_up_after=1_000_000))

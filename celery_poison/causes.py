@@ -1,15 +1,12 @@
-"""What a message died of: short stable words, evidence for machines, sentences for people (NEW-2)."""
+"""What a message died of: short stable words for people, evidence for machines (NEW-2)."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
-
-from celery_poison.basics.text import between
 
 OOM: Final = "oom"
 TIME_LIMIT: Final = "time_limit"
@@ -245,12 +242,6 @@ class Evidence:
         return next(filter(is_users, self.stack), self.stack[0] if self.stack else "")
 
     @property
-    def died(self) -> str:
-        """When its worker died, in words, as far as it is known; the empty string where it is not."""
-        known = self.after_ms is not None and self.by_ms is not None
-        return between(self.after_ms / 1000, self.by_ms / 1000) if known else ""  # type: ignore[operator]
-
-    @property
     def is_from_outside(self) -> bool:
         """Whether the process was asked to end: the task that ran in it is not to blame."""
         return self.signal in REQUESTS_TO_END
@@ -278,124 +269,5 @@ class Evidence:
         evidence["stack"] = tuple(map(str, evidence.get("stack", ())))
         return cls(**evidence)
 
-    def sentence(self) -> str:
-        """Return what the evidence says, in plain words; the empty string for nothing."""
-        sentences = [self._who_sent_it(), self.progress, self.growth]
-        if self.rss_kb:
-            whose = ", poison_trial_memory_limit" if self.limit_of == "trial" else ""
-            limit = f" (limit {self.limit_kb / 1024:,.0f} MiB{whose})" if self.limit_kb else ""
-            sentences.append(f"Memory: peak {self.rss_kb / 1024:,.0f} MiB{limit}.")
-        if self.stack and self.recursion:
-            sentences.append(f"Its functions called each other without end, at last {self.stack[0]}.")
-        elif self.stack:
-            within = f", within {self.stack[0]}" if self.stack[0] != self.source else ""
-            sentences.append(f"Its Python code was in {self.source}{within}.")
-        return " ".join(filter(None, sentences))
-
-    def _who_sent_it(self) -> str:
-        if self.noticed:
-            return self._of_the_worker()
-        if self.oom:
-            return "It was killed because memory ran out."
-        if self.signal == signal.SIGKILL:
-            unless = "" if self.oom is None else ", of which there is no sign"
-            return (
-                "The sender of SIGKILL is not known: the task itself, a person, or a kernel short of"
-                f" memory{unless}."
-            )
-        if self.time_limit_s is not None:
-            return f"Its hard time limit was {self.time_limit_s:g} s."
-        return "A signal from outside asked its process to end." if self.is_from_outside else ""
-
-    def _of_the_worker(self) -> str:
-        sentences = [f"That was {self.died}." if self.died else "", _NOTICED.get(self.noticed, "")]
-        if self.asked_ms is not None:
-            by = f" by {self.asked}" if self.asked else ""
-            sentences.append(
-                f"The worker had been asked to leave{by}, at most {_seconds(self.asked_ms)} before."
-            )
-        if self.used_kb and self.limit_kb and self.heard_ms is not None:
-            of = "its control group" if self.limit_of == "group" else "the machine's memory"
-            near = "near the limit" if self.near_limit else "not near the limit"
-            sentences.append(
-                f"At its last heartbeat, at most {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of"
-                f" the {_mib(self.limit_kb)} of {of} were in use: {near}."
-            )
-        return " ".join(filter(None, [*sentences, self._what_ended_it()]))
-
-    def _what_ended_it(self) -> str:
-        if self.noticed == "frozen" or self.oom_likely:
-            return ""
-        if self.asked_ms is not None:
-            return "It was killed before it had left; the sender is not known."
-        if self.noticed != "gone":
-            return "Its end is not known."
-        maybe = " It may be a lack of memory." if self.near_limit else ""
-        return f"The reason is not known.{maybe}"
-
-    @property
-    def progress(self) -> str:
-        """How far its loop came, in plain words; the empty string where it has none."""
-        of = "" if self.items is None else f" of {self.items:,}"
-        if self.item_is in _ITEM_UNKNOWN:
-            return f"The item{of} at which it died is unknown: {_ITEM_UNKNOWN[self.item_is]}."
-        key = f" (key {self.item_key})" if self.item_key else ""
-        words = {
-            "in": f"It died at item {self.item or 0:,}{key}{of}.",
-            "next": f"It died after {self.item or 0:,}{of} items, before the next one began.",
-            "left": f"It had left its loop at item {self.item or 0:,}{key}{of}.",
-            "over": f"It had been through all {'' if self.item is None else f'{self.item:,} '}items.",
-        }
-        return words.get(self.item_is, "")
-
-    @property
-    def growth(self) -> str:
-        """Whose memory grew, in plain words; the empty string for nothing."""
-        if not self.grew_to_kb:
-            return ""
-        what = "oom, likely" if self.oom_likely and not self.oom else "Memory"
-        speed = f" {self.grew_kb_s * 1.024 / 1000:,.0f} MB/s" if self.grew_kb_s else ""
-        code = place_in(self.grew_at)
-        place = f" ({code})" if code else ""
-        beside = f"; {'1 other' if self.flat == 1 else f'{self.flat} others'} flat" if self.flat else ""
-        named = self.grew_task or "its process"
-        return f"{what}: {named} grew{speed} to {_size(self.grew_to_kb)}{place}{beside}."
-
-
-def place_in(frame: str) -> str:
-    """Return ``file:line`` of a ``function (path:line)``, without folders; empty where it has none."""
-    found = _PLACE.search(frame)
-    return found[1] if found else ""
-
 
 NO_EVIDENCE: Final = Evidence()
-
-_NOTICED: Final[Mapping[str, str]] = {
-    "gone": "All connections of its worker were gone at once.",
-    "silent": "Its worker was not heard of any more.",
-    "frozen": "Its worker was connected, but did not answer any more.",
-}
-
-
-#: Why no item is known.
-_ITEM_UNKNOWN: Final[Mapping[str, str]] = {
-    "handed_on": "its rows do not go straight into a for statement",
-    "kept": "the loop keeps its rows, or has begun a thread",
-    "elsewhere": "the code that died was not within the loop",
-    "torn": "its mark was being written",
-}
-
-#: File and line at the end of ``function (file:line)``, without directories.
-_PLACE: Final = re.compile(r"([^/()]+:\d+)\)$")
-
-
-def _mib(kb: int | None) -> str:
-    return f"{(kb or 0) / 1024:.0f} MiB"
-
-
-def _size(kb: int) -> str:
-    return f"{kb / (1 << 20):.1f} GiB" if kb >= 1 << 20 else _mib(kb)
-
-
-def _seconds(ms: int) -> str:
-    return f"{ms / 1000:.1f} s"

@@ -113,7 +113,7 @@ Choose = Callable[[str, bool | None], Sink | None]
 Admit = Callable[[Any, Any, Mapping[str, Any]], object]
 
 #: Whether limits hold in this context; None: as for everybody who publishes.
-_limited: ContextVar[bool | None] = ContextVar("poison_limited", default=None)
+limited: ContextVar[bool | None] = ContextVar("poison_limited", default=None)
 
 #: In this context everything that is published goes to this sink: what is tied to the success of a task.
 captured_by: ContextVar[Sink | None] = ContextVar("poison_captured_by", default=None)
@@ -137,30 +137,12 @@ def captured(sink: Sink | None) -> AbstractContextManager[None]:
 
 def exempt() -> AbstractContextManager[None]:
     """What is published in here is sent whatever waits in its queue."""
-    return _holding(_limited, False)
+    return _holding(limited, False)
 
 
 def in_body() -> AbstractContextManager[None]:
     """What a task publishes in here is its own doing: limits hold, as for everybody else."""
-    return _holding(_limited, True)
-
-
-def is_exempt(app: Celery, message: Any) -> bool:
-    """Whether a message takes the place of one that was accepted: it never fails for a limit (MSG-3).
-
-    That is a retry, and what a worker sends after a task's end: the next of its chain, its callbacks, the
-    body of its chord. Of an unguarded task nobody can tell that from what its body sends.
-    """
-    body = message.body
-    return is_exempt_here(app) or bool(
-        message.headers.get("retries") or (isinstance(body, dict) and body.get("retries"))
-    )
-
-
-def is_exempt_here(app: Celery) -> bool:
-    """Whether everything that is published at this moment is exempt."""
-    limited = _limited.get()
-    return not limited if limited is not None else app.current_worker_task is not None
+    return _holding(limited, True)
 
 
 @contextmanager

@@ -28,12 +28,12 @@ from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import WorkerRecord
-from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.quarantine.owner import check_owner, move_broker, without_secrets
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.quarantine.survey import untried
+from celery_poison.quarantine.views import Views
 from celery_poison.rules.values import receivers_of
 from celery_poison.settings import Settings
 from celery_poison.upstream import hooks
@@ -149,9 +149,9 @@ def _examine_ledger(app: Celery, settings: Settings, ledger: Ledger) -> Iterator
     yield redis_checks.durability(ledger.client, settings.durability)
     yield from redis_checks.rights(ledger.client, ledger.keys)
     yield from redis_checks.clock(ledger.client)
-    yield _check_owner(app, Queries(ledger))
+    yield _check_owner(app, Views(ledger))
     yield _check_stuck(app)
-    workers = Queries(ledger).workers(int(settings.activation_interval * 1000))
+    workers = Views(ledger).workers(int(settings.activation_interval * 1000))
     yield from _check_trials(settings, [worker for worker in workers if worker.alive])
 
 
@@ -185,7 +185,7 @@ def _check_tasks(plugin: Plugin) -> Finding:
     return Finding("tasks", f"{len(policies)} guarded")
 
 
-def _check_owner(app: Celery, queries: Queries) -> Finding:
+def _check_owner(app: Celery, queries: Views) -> Finding:
     try:
         signed = check_owner(app, queries)
     except ConfigurationError as error:

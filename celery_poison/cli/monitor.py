@@ -13,7 +13,7 @@ import click
 from celery_poison import signals
 from celery_poison.cli.output import wants_json
 from celery_poison.cli.session import app_of, json_option, verb
-from celery_poison.failover.standalone import StandaloneMonitor
+from celery_poison.cli.standby import StandaloneMonitor
 from celery_poison.metrics import register
 
 #: Signal -> its line.

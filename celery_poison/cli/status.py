@@ -39,6 +39,7 @@ from celery_poison.cli.session import (
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.evidence import died_when, growth_of
 from celery_poison.quarantine.overview import Level, Overview
 from celery_poison.quarantine.queues import find_deaf
 from celery_poison.quarantine.survey import last_ended, overview, process_deaths
@@ -258,8 +259,8 @@ def incidents(ctx: click.Context, limit: int) -> None:
     hint = f"next: {command(f'poison list {which}--filter {newest}')}"
     answer_table(records, headings, _incident_row, "no worker has died", fit=True, title=title)
     if not wants_json():
-        grew = [incident for incident in records if incident.evidence.growth][:_GREW]
-        lines += [clean(f"{each.incident}: {each.evidence.growth}") for each in grew]
+        grew = [incident for incident in records if growth_of(incident.evidence)][:_GREW]
+        lines += [clean(f"{each.incident}: {growth_of(each.evidence)}") for each in grew]
     for line in filter(None, lines):
         print_wrapped(line, "", 0)
     if records and not wants_json():
@@ -286,7 +287,7 @@ def _observed_line(observed: Sequence[MessageRecord]) -> str:
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:
     by = incident.evidence.by_ms
-    died = incident.evidence.died.removeprefix("at ") if utc.get() else clock(by / 1000) if by else ""
+    died = died_when(incident.evidence).removeprefix("at ") if utc.get() else clock(by / 1000) if by else ""
     return (
         incident.incident,
         died or clock(incident.died_at),

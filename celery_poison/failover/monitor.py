@@ -26,10 +26,8 @@ from celery_poison.basics.parts import Round
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
 from celery_poison.failover.aside import Aside
-from celery_poison.failover.departures import Departures
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
-from celery_poison.failover.retention import Retention
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import (
@@ -39,6 +37,8 @@ from celery_poison.ledger.fleet import (
 )
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.departures import Departures
+from celery_poison.quarantine.retention import Retention
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")

@@ -88,7 +88,7 @@ class Parking:
         suspects = {} if self._trial_queue else {m: each for m, each in waiting.items() if each.start.alone}
         yield from ((mid, parked) for mid, parked in waiting.items() if mid not in suspects)
         if suspects:
-            yield from whose_turn(self._queries, suspects, self._activation_ms)
+            yield from whose_turn(self._ledger, suspects, self._activation_ms)
 
     def _is_due(self, mid: str, parked: Parked, finished: dict[str, float]) -> bool:
         """Whether no start of it is left: those that finish take its parking along."""

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from celery_poison import causes
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.rows import GroupKind
 from celery_poison.model import Parked
+from celery_poison.quarantine.groups import GroupKind, Groups
 from celery_poison.rules.doubts import turn
 
 
 def whose_turn(
-    queries: Queries, suspects: Mapping[str, Parked], activation_ms: int
+    ledger: Ledger, suspects: Mapping[str, Parked], activation_ms: int
 ) -> Iterator[tuple[str, Parked]]:
     """Yield those parked suspects, by mid, that may be published now.
 
@@ -22,23 +23,23 @@ def whose_turn(
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    room = Counter[str]()
+    queries, room = Queries(ledger), Counter[str]()
     for worker in queries.workers(activation_ms):
         if worker.alive and not worker.stopping:
             room.update(dict.fromkeys(worker.consumed, worker.room))
     here = {mid: parked for mid, parked in suspects.items() if room[parked.start.queue] > 0}
     if len(here) > 1:
-        here = _sorted(queries, here)
+        here = _sorted(ledger, here)
     for mid, parked in here.items():
         if room[parked.start.queue] > 0:
             room[parked.start.queue] -= 1
             yield mid, parked
 
 
-def _sorted(queries: Queries, suspects: Mapping[str, Parked]) -> dict[str, Parked]:
-    groups = queries.alike(GroupKind.QUEUE).groups
+def _sorted(ledger: Ledger, suspects: Mapping[str, Parked]) -> dict[str, Parked]:
+    groups = Groups(ledger).alike(GroupKind.QUEUE).groups
     convicted = {group.task for group in groups if group.cause not in causes.NO_CONVICTIONS}
-    records = queries.suspected([parked.start.id for parked in suspects.values()])
+    records = Queries(ledger).suspected([parked.start.id for parked in suspects.values()])
     turns = {
         mid: turn(is_convicted=record.task in convicted, evidence=record.evidence, ran_ms=record.runtime_ms)
         for mid, record in zip(suspects, records, strict=True)

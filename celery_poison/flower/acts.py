@@ -21,10 +21,10 @@ from celery_poison.flower.access import Guarded
 from celery_poison.flower.async_ledger import ActJob
 from celery_poison.flower.choosing import ACTIONS, Choice, MessageAct, NothingChosen, scheduled
 from celery_poison.flower.parts import is_here
-from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.store import Store
+from celery_poison.rules.pauses import Pause, Scope
 
 #: Sending to a queue, beside the scopes of a pause.
 SENDING = "sending"

@@ -15,6 +15,7 @@ from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.flower.picture import LEFT, Frame, Picture
 from celery_poison.ledger.fleet_model import Incident
 from celery_poison.quarantine import sentences
+from celery_poison.quarantine.evidence import died_when, growth_of, sentence_of
 
 #: Word in the address -> seconds that the picture spans.
 SPANS = {"1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600, "7d": 7 * 24 * 3600}
@@ -69,6 +70,11 @@ class WorkerDeath(NamedTuple):
     suspects: list[Suspect]
     unnamed: int
 
+    @property
+    def died(self) -> str:
+        """When its worker died, as far as it is known."""
+        return words.say(died_when(self.incident.evidence)).removeprefix("at ")
+
 
 class Seen(NamedTuple):
     """What the page shows; ``slowest``: seconds of the longest recovery."""
@@ -114,8 +120,8 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDea
         kind="open" if took is None else "convicted" if is_convicted else "worker",
         took=f"{took:.1f} s" if took is not None else "still going on",
         noticed=_NOTICED.get(incident.how) or words.say(incident.how) or "–",
-        evidence=words.say(incident.evidence.sentence(), 1000),
-        growth=words.say(incident.evidence.growth),
+        evidence=words.say(sentence_of(incident.evidence), 1000),
+        growth=words.say(growth_of(incident.evidence)),
         put_back=by_queue or str(incident.put_back),
         suspects=named,
         unnamed=len(suspects) - len(named),

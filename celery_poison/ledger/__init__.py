@@ -1,22 +1,20 @@
 """The one truth: everything celery_poison knows about messages and workers, kept in Redis.
 
 This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file a transition), ``scripts``;
-what is written: ``messages``, ``parking``, ``quarantine``, ``decisions``, ``fleet``, ``notices``,
-``policies``; what is read: ``queries``; ``writer`` (the unanswered writes of the hot path),
-``durability`` (those that are waited for); ``journal``.
+what is written: ``messages``, ``parking``, ``quarantine``, ``fleet``, ``notices``; what is read: ``queries``,
+``policies``; ``writer`` (the unanswered writes of the hot path), ``durability`` (those that are waited for);
+``journal``. What only people decide and see is in the quarantine's room: ``transitions``, ``views``.
 """
 
 import redis
 
 from celery_poison.ledger.connection import disconnect
-from celery_poison.ledger.decisions import DecisionTransitions
 from celery_poison.ledger.fleet import FleetTransitions
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.messages import MessageTransitions
 from celery_poison.ledger.notices import NoticeTransitions
 from celery_poison.ledger.parking import ParkingTransitions
-from celery_poison.ledger.policies import PolicyTransitions
-from celery_poison.ledger.quarantine import GroupTransitions, QuarantineTransitions
+from celery_poison.ledger.quarantine import QuarantineTransitions
 from celery_poison.ledger.scripts import Scripts
 
 __all__ = ["Keys", "Ledger"]
@@ -33,11 +31,8 @@ class Ledger:
         messages: what workers do with messages, and monitors for workers that died.
         parking: messages that wait for the end of an earlier start, or for a trial.
         quarantine: the ways into quarantine.
-        groups: the groups of messages in quarantine.
-        decisions: what a person decides.
         fleet: workers and monitors.
         notices: for workers that send events.
-        policies: overrides and blocks.
 
     Every method of a part raises ``LedgerUnavailable`` when Redis is away or refuses the write.
     """
@@ -48,11 +43,8 @@ class Ledger:
         self.messages = MessageTransitions(scripts)
         self.parking = ParkingTransitions(scripts)
         self.quarantine = QuarantineTransitions(scripts)
-        self.groups = GroupTransitions(scripts)
-        self.decisions = DecisionTransitions(scripts)
         self.fleet = FleetTransitions(scripts)
         self.notices = NoticeTransitions(scripts)
-        self.policies = PolicyTransitions(scripts)
 
     def disconnect(self) -> None:
         """Close every connection; those who still wait for an answer meet a ``LedgerUnavailable``."""

@@ -70,31 +70,6 @@ def consumed_queues(workers: Iterable[WorkerRecord]) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateRecord(Record):
-    """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
-
-    Attributes:
-        closed: at this moment only a death on trial convicts.
-        until: when it opens by itself, if no more workers die.
-        deaths: workers that had died when it closed, or when the last one died,
-        fleet: and of how many.
-        lifted_by: who lifted it last; empty: its time was over.
-    """
-
-    closed: bool = False
-    closed_at: float | None = None
-    until: float | None = None
-    deaths: int = 0
-    fleet: int = 0
-    lifted_at: float | None = None
-    lifted_by: str = ""
-
-    @property
-    def story(self) -> str:
-        return f"{self.deaths} of {self.fleet} workers died"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """The death of one worker and what was done about it.
 

@@ -7,25 +7,20 @@ messages into one text, which Python's reader of JSON takes apart in C. It only 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from importlib import resources
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from celery_poison.ledger.connection import Namespace, clear_errors
-from celery_poison.states import State
 
 _T = TypeVar("_T")
 
 #: Values of one message, False where a field is not there.
 Row = Sequence[str | Literal[False]]
-#: (mid, ms) of a page of messages.
-Index = list[tuple[str, float]]
 
-#: Entries that are read in one exchange with Redis: of messages at most, at first; of an index, and at first.
-PAGE, _FIRST, INDEX_PAGE, _INDEX_FIRST = 500, 64, 10_000, 256
+#: Messages that are read in one exchange with Redis at most, and at first.
+PAGE, FIRST = 500, 64
 
 
 class Reader:
@@ -37,7 +32,11 @@ class Reader:
         self._scripts: dict[str, Any] = {}
 
     def _script(self, name: str) -> Any:
-        """Return a script that changes nothing, to be called with keys and arguments."""
+        """Return a script that changes nothing, to be called with keys and arguments.
+
+        Args:
+            name: as of :func:`celery_poison.ledger.scripts.script`.
+        """
         if name not in self._scripts:
             self._scripts[name] = self._client.register_script(_text(name))
         return self._scripts[name]
@@ -49,9 +48,6 @@ class Reader:
             seconds, micros = answer
         return int(seconds) * 1000 + int(micros) // 1000
 
-    def _index_of(self, state: State) -> str:
-        return self._keys.quarantine if state is State.NDLV else self._keys.failed
-
     def _rows(self, mids: Iterable[str], fields: Sequence[str]) -> Iterator[tuple[str, Row]]:
         """Yield each mid with these fields of its message."""
         prefix = self._keys.message("")
@@ -62,45 +58,15 @@ class Reader:
                 reply: Any = self._script("rows")([self._keys.quarantine], words)
             yield from zip(page, json.loads(reply[1].decode("utf-8", "replace")), strict=True)
 
-    def _index(
-        self,
-        key: str,
-        since: float = 0.0,
-        until: float | None = None,
-        size: int = _INDEX_FIRST,
-        oldest_first: bool = False,
-    ) -> Iterator[Index]:
-        """Yield a sorted set of mids in pages, highest score (ms) first; none is empty, the first is small.
-
-        What is added or removed meanwhile moves nothing: a page begins where the last one ended.
-        """
-        newest, oldest = "+inf" if until is None else round(until * 1000), round(since * 1000)
-        first, last = (oldest, newest) if oldest_first else (newest, oldest)
-        order, skip = "oldest" if oldest_first else "newest", 0
-        while True:
-            with clear_errors("reading an index"):
-                reply: Any = self._script("index")([key], [first, last, order, skip, size])
-            flat = json.loads(reply[1].decode("utf-8", "replace"))
-            if not flat:
-                return
-            scores = flat[1::2]
-            yield [(mid, float(score)) for mid, score in zip(flat[::2], scores, strict=True)]
-            if scores[0] == scores[-1]:  # some that were skipped may have the same
-                skip += len(scores)
-            else:
-                first, skip = scores[-1], scores.count(scores[-1])
-            if len(scores) < size:
-                return
-            size = min(4 * size, INDEX_PAGE)
-
 
 def _text(name: str) -> str:
-    return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    package, _, own = name.rpartition(":")
+    return resources.files(package or __package__).joinpath("lua", f"{own}.lua").read_text(encoding="utf-8")
 
 
 def batches(items: Iterator[_T]) -> Iterator[list[_T]]:
     """Yield a few at first, since who wants one page reads no more than that, and then more at a time."""
-    size = _FIRST
+    size = FIRST
     while batch := list(islice(items, size)):
         yield batch
         size = min(2 * size, PAGE)
@@ -112,142 +78,3 @@ def as_text(row: Mapping[bytes, bytes]) -> dict[str, str]:
 
 def seconds(text: str | None) -> float | None:
     return int(text) / 1000 if text else None
-
-
-# --- what is alike in quarantine: counted, and found, without looking at each message (``_groups.lua``) ---
-
-#: Groups that are looked at in one step of Redis.
-_SCANNED = 5000
-
-
-class GroupKind(StrEnum):
-    """What is alike beside task and cause."""
-
-    QUEUE = "queue"
-    FINGERPRINT = "fingerprint"
-
-
-#: Groups of each kind that are counted in one step of Redis.
-_COUNTED = {GroupKind.QUEUE: 20_000, GroupKind.FINGERPRINT: 2000}
-
-
-class Alike(NamedTuple):
-    """Messages in quarantine with the same task, cause and queue, or task, cause and fingerprint.
-
-    Attributes:
-        messages: how many they are.
-        sha: names their sorted set.
-        relapsed: those of them that had been released before.
-        newest: the mid of the one that came last.
-        last_seen: when that was, in ms.
-        first_seen: when the one that is in quarantine for longest entered the ledger, in ms.
-    """
-
-    task: str
-    cause: str
-    queue: str
-    fingerprint: str
-    messages: int
-    sha: str
-    relapsed: int = 0
-    newest: str = ""
-    last_seen: float = 0.0
-    first_seen: float = 0.0
-
-
-class Counted(NamedTuple):
-    """All that is alike, the largest first.
-
-    Attributes:
-        quarantined: messages in quarantine at that moment.
-        total: groups that there are; ``groups`` may be some of them.
-        in_repair: whether they are being put right, or that was broken off.
-    """
-
-    quarantined: int
-    total: int
-    groups: list[Alike]
-    in_repair: bool
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether as many messages are in all groups as are in quarantine."""
-        return sum(group.messages for group in self.groups) == self.quarantined
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all groups are here, and each message is in one: versions of before did not care."""
-        # Half-way through a repair the number may be right by chance.
-        return self.adds_up and not self.in_repair
-
-
-class Groups(Reader):
-    """Reads the groups."""
-
-    def alike(self, kind: GroupKind, most: int = 0) -> Counted:
-        """Return the largest groups of a kind; 0: all."""
-        # Of what is alike in its queue all in one step, so that they can be added up; it is not much.
-        size = min(most or _COUNTED[kind], _COUNTED[kind])
-        groups = dict[str, Alike]()
-        keys, values = [self._keys.quarantine, self._keys.groups], [self._keys.message(""), kind.value, size]
-        for first in range(0, most or sys.maxsize, size):
-            _, quarantined, total, repair, text = self._read("groups", keys, [*values, first])
-            rows: list[Any] = json.loads(text.decode("utf-8", "replace"))
-            for labels, messages, relapsed, newest, last_seen, first_seen, sha in rows:
-                numbers = (messages, sha, relapsed, newest, last_seen, first_seen)
-                groups[sha] = Alike(*_labels(kind, *labels), *numbers)
-            if first + size >= total:
-                break
-        return Counted(quarantined, total, [*groups.values()][: most or None], bool(repair))
-
-    def by_fingerprint(self, pattern: str = "*") -> list[Alike]:
-        """Return the groups by fingerprint, by their labels alone.
-
-        Args:
-            pattern: of Redis, for the JSON array of task, cause and fingerprint.
-        """
-        groups, cursor = dict[str, Alike](), b"0"
-        while True:
-            _, cursor, text = self._read("labels", [self._keys.groups], [cursor, pattern, _SCANNED])
-            for labels, messages, sha in json.loads(text.decode("utf-8", "replace")):
-                groups[sha] = Alike(*_labels(GroupKind.FINGERPRINT, *labels), messages, sha)
-            if cursor == b"0":
-                return [*groups.values()]
-
-    def members(
-        self, shas: Sequence[str], since: float = 0.0, until: float | None = None, oldest_first: bool = False
-    ) -> Iterator[Index]:
-        """Yield what is in some groups together, in pages, newest or oldest first; as ``pages`` does."""
-        keys, size = [self._keys.group(sha) for sha in shas], _FIRST
-        newest, oldest = "+inf" if until is None else round(until * 1000), round(since * 1000)
-        first, last = (oldest, newest) if oldest_first else (newest, oldest)
-        while keys:
-            words = [first, last, "oldest" if oldest_first else "newest", size]
-            flat = json.loads(self._read("merged", keys, words)[1].decode("utf-8", "replace"))
-            if not flat:
-                return
-            yield [*zip(flat[::2], flat[1::2], strict=True)]
-            first, size = f"({flat[-1]!r}", min(4 * size, INDEX_PAGE // 4)
-
-    def place(
-        self, shas: Sequence[str] | None, state: State, skip: int, oldest_first: bool = False
-    ) -> tuple[float, int] | None:
-        """Return where that is which so many others precede, without reading those; None: there is no more.
-
-        Args:
-            shas: in these groups together; None: in all that is in this state.
-
-        Returns the time, in seconds, and how many of exactly that time precede it.
-        """
-        keys = [self._index_of(state)] if shas is None else [self._keys.group(sha) for sha in shas]
-        words = ["oldest" if oldest_first else "newest", skip]
-        code, *place = self._read("place", keys, words) if keys else [b"MISSING"]
-        return (int(place[0]) / 1000, int(place[1])) if code == b"OK" else None
-
-    def _read(self, name: str, keys: Sequence[str], values: Sequence[Any]) -> Any:
-        with clear_errors("reading groups"):
-            return self._script(name)(keys, values)
-
-
-def _labels(kind: GroupKind, task: str, cause: str, third: str) -> tuple[str, str, str, str]:
-    return (task, cause, third, "") if kind is GroupKind.QUEUE else (task, cause, "", third)

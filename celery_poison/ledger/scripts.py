@@ -250,7 +250,7 @@ class Scripts:
         for keys_of_one, values_of_one in calls:
             keys += [keys_of_one[word] for word in own_keys]
             values += [_named(word, values_of_one[word]) for word in own]
-        with clear_errors(name):
+        with clear_errors(wanted.name):
             reply = self._registered(batch(name, own_keys, own, as_text))(keys=keys, args=values)
         replies = json.loads(reply.decode("utf-8", "replace")) if as_text else reply
         return [_settled(each) for each in replies]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celery_poison.causes import Evidence
+from celery_poison.quarantine.evidence import growth_of
 
 
 def _text(name: str) -> str:
@@ -40,7 +41,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     most = Evidence(**{name: row[name] for name in names}, oom_likely=row["likely"] == row["deaths"])
     one = row["deaths"] == 1
     many = "1 death" if one else f"{row['deaths']:,} deaths"
-    return {**row, "says": f"{many}: {most.growth.rstrip('.')}{'' if one else ' at most'}"}
+    return {**row, "says": f"{many}: {growth_of(most).rstrip('.')}{'' if one else ' at most'}"}
 
 
 def _plain(text: str) -> str:

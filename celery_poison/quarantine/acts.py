@@ -9,7 +9,6 @@ from celery_poison import causes, signals
 from celery_poison.basics.calling import within
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
-from celery_poison.ledger.decisions import WHY_FORCE
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.decisions import Decisions, Listener, Outcomes, Request, Reserved
 from celery_poison.quarantine.failing import store_failure, tell_worker
@@ -17,6 +16,7 @@ from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.reading import Detail
 from celery_poison.quarantine.store import Store
 from celery_poison.quarantine.stored_message import stored_message
+from celery_poison.quarantine.transitions import WHY_FORCE, decisions_of
 from celery_poison.states import Event, State
 
 
@@ -76,7 +76,7 @@ class Acts:
             _refuse_unless_given_up(record, "restored")
             if record.resolution in WHY_FORCE and not force:
                 raise IllegalTransition(WHY_FORCE[record.resolution])
-            self._store.ledger.decisions.restore(record.mid, case.actor, case.note, force=force)
+            decisions_of(self._store.ledger).restore(record.mid, case.actor, case.note, force=force)
 
         return self._decisions.each(ids, _request("restore", actor, note), act, on_outcome)
 
@@ -105,7 +105,7 @@ class Acts:
             if before is not None:
                 stored = None if record.sent_at else stored_message(self._store.kept(record.mid))
                 before(Detail(record, (), stored))
-            self._store.ledger.decisions.purge(record.mid, case.actor, case.note)
+            decisions_of(self._store.ledger).purge(record.mid, case.actor, case.note)
 
         return self._decisions.each(ids, _request("purge", actor, note), act, on_outcome)
 
@@ -116,14 +116,14 @@ class Acts:
             self._store.is_registered(record.task)  # its own backend stores the result, if it has one
             store_failure(self._store.app, record, kept, note=case.note, force=force)
             tell_worker(self._store.app, publisher, record, kept, case.note)
-        self._store.ledger.decisions.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
+        decisions_of(self._store.ledger).give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
         case.announce(signals.message_failed)
 
     def _discard(self, case: Reserved) -> None:
         self._store.is_registered(case.record.task)  # may have an error transaction of its own
         hooks = self._store.plugin.extensions.discarding
         with within(hook(self._store.ledger, case.record, self._store.row, case.note) for hook in hooks):
-            self._store.ledger.decisions.give_up(
+            decisions_of(self._store.ledger).give_up(
                 case.record.mid, Event.DISCARDED, case.actor, case.note, case.number
             )
 

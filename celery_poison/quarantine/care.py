@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from celery_poison.basics.text import clean, span
 from celery_poison.errors import PoisonError
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.journal import extent, extract
-from celery_poison.ledger.queries import Queries
+from celery_poison.quarantine.journal import extent, extract
 from celery_poison.quarantine.search import UNITS
 from celery_poison.quarantine.sentences import Entry, sentence
+from celery_poison.quarantine.views import Views
 from celery_poison.states import Event
 
 #: Seconds between two looks at the journal, and at a queue that is full.
@@ -92,7 +92,7 @@ class Feed:
 
     def __init__(self, ledger: Ledger, *, deaths_only: bool = False) -> None:
         self._client, self._keys = ledger.client, ledger.keys
-        self._queries = Queries(ledger) if deaths_only else None
+        self._queries = Views(ledger) if deaths_only else None
         self._counted = self._count()
         self._after = extent(self._client, self._keys).last or "0-0"
 

@@ -21,6 +21,7 @@ from celery_poison.quarantine.owner import refuse_unless_kept
 from celery_poison.quarantine.rules import with_note
 from celery_poison.quarantine.store import Store
 from celery_poison.quarantine.suspects import VERBS, Suspects
+from celery_poison.quarantine.transitions import decisions_of
 
 logger = get_logger(__name__)
 
@@ -203,7 +204,7 @@ class Decisions:
         journalled = with_note(f"{typed} ({count_of(messages, 'message')})", request.note)
         whose = {"person": person, "actor": request.actor, "act": typed}
         wish = {**whose, "messages": messages, "note": request.note}
-        agreed, first, now = self.store.ledger.decisions.ask(act, wish, said=journalled, keep=ASKED_FOR)
+        agreed, first, now = decisions_of(self.store.ledger).ask(act, wish, said=journalled, keep=ASKED_FOR)
         if agreed:
             return ids
         raise SecondPersonNeeded(
@@ -244,9 +245,9 @@ class Decisions:
         """Act on a message in quarantine while no other act can."""
         record = self.suspects.take(record, request.verb, request.why_taken_out)
         refuse_unless_kept(record, request.verb)
-        number = self.store.ledger.decisions.decide(record.mid, request.verb, request.actor, request.note)
+        number = decisions_of(self.store.ledger).decide(record.mid, request.verb, request.actor, request.note)
         try:
             act(Reserved(record, number, request.actor, request.note))
         except BaseException:
-            self.store.ledger.decisions.undecide(record.mid, number)  # open to every act again
+            decisions_of(self.store.ledger).undecide(record.mid, number)  # open to every act again
             raise

@@ -28,6 +28,7 @@ from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import default_actor, refuse_to_run_again
 from celery_poison.quarantine.store import Store
 from celery_poison.quarantine.stored_message import fields_of, sent_to, stored_message
+from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.states import State
 
 #: What was true of the original's copies in queues, and is not of its changed copy.
@@ -152,7 +153,7 @@ class Edits:
         fingerprint = fingerprint_of_copy(draft.stored, task, secret, function)
         fields = fields_of(draft.stored, fingerprint, shown)
         fields |= {"queue": draft.queue, "payload_bytes": len(draft.stored.body)}
-        ledger.decisions.edit(
+        decisions_of(ledger).edit(
             record.mid, copy_mid, fields, actor=case.actor, note=case.note, number=case.number
         )
 

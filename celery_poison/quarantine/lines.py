@@ -15,10 +15,12 @@ from celery_poison import causes
 from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.quarantine.arguments import fingerprint_of_copy
 from celery_poison.quarantine.decisions import Listener, Outcome, Outcomes, heard, several
+from celery_poison.quarantine.evidence import sentence_of
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.store import Store, whole
 from celery_poison.quarantine.stored_message import stored_message, word
+from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.states import State
 
 #: Of the lines; raised when an older release can no longer read them.
@@ -85,7 +87,7 @@ class Lines:
                 continue
             mid, id, task = (str(fields[name]) for name in ("mid", "id", "task"))
             self._fingerprint(fields, secret)
-            new = self._store.ledger.quarantine.import_message(mid, id, fields, actor=actor, note=noted)
+            new = decisions_of(self._store.ledger).import_message(mid, id, fields, actor=actor, note=noted)
             known = "" if new else "it is here, or was imported before"
             yield Outcome(mid=mid, id=id, task=task, done=True, error=known)
 
@@ -145,7 +147,7 @@ def _check(fields: Mapping[str, str]) -> None:
         if fields.get(name):
             _check_json(name, fields[name])
     try:
-        causes.Evidence.decode(fields.get("evidence", "")).sentence()
+        sentence_of(causes.Evidence.decode(fields.get("evidence", "")))
     except Exception:
         raise BadExport("evidence is none") from None
 

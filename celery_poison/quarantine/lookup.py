@@ -8,8 +8,8 @@ from itertools import chain
 
 from celery_poison.basics.text import some_of
 from celery_poison.errors import MessageNotFound, PoisonError
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.views import Views
 from celery_poison.states import State
 
 
@@ -30,7 +30,7 @@ class Lookup:
     is kept, since no second index is held that could disagree; further ones cost nothing more.
     """
 
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries: Views) -> None:
         self._queries = queries
         self._mids: dict[State, dict[str, list[str]]] = {}
 

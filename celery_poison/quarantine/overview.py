@@ -9,11 +9,12 @@ from typing import Any
 from celery_poison import causes
 from celery_poison.basics.parts import Panel
 from celery_poison.basics.text import argument, command, count_of, short, some_of, span
-from celery_poison.ledger.decisions import Wish
-from celery_poison.ledger.fleet_model import GateRecord, WorkerRecord
+from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.queues import Backlog, Deaf
 from celery_poison.quarantine.stranded import Stranded
+from celery_poison.quarantine.views import GateRecord
+from celery_poison.quarantine.wishes import Wish
 
 #: Seconds after which errors are over that nothing was added to.
 FADED = 600

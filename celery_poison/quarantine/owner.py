@@ -18,9 +18,9 @@ from kombu.utils.url import parse_url
 from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.signature import refuse_unless_owned, sign_broker
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.views import Views
 from celery_poison.rules.destinations import where_sent
 from celery_poison.states import State
 
@@ -104,13 +104,13 @@ def move_broker(app: Celery, ledger: Ledger) -> str:
         LedgerUnavailable: Redis is away or refuses the write.
     """
     mine = identity_of(app)
-    found = Queries(ledger).meta()
+    found = Views(ledger).meta()
     refuse_unless_owned({**found, "address": ""}, mine, lambda found: True)
     sign_broker(ledger.client, ledger.keys, address=mine["address"], server=server_of(app))
     return mine["address"]
 
 
-def check_owner(app: Celery, queries: Queries) -> bool:
+def check_owner(app: Celery, queries: Views) -> bool:
     """Check that the ledger is this app's; return False when no worker has signed it yet.
 
     Raises:

@@ -20,9 +20,9 @@ from celery import Celery
 from celery_poison.basics.text import count_of, duration, some_of, when
 from celery_poison.broker.publish import bounded_options, depth
 from celery_poison.ledger.fleet_model import WorkerRecord
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.views import Views
 from celery_poison.rules.limits import Limit, are_set, limit_of
 from celery_poison.settings import Settings
 
@@ -82,7 +82,7 @@ def missed(worker: WorkerRecord, waited_at: float, before: Waiting, now: Waiting
     return {queue: now[queue] for queue in worker.consumed if before.get(queue) and now.get(queue)}
 
 
-def find_deaf(app: Celery, queries: Queries, workers: Iterable[WorkerRecord]) -> tuple[list[Deaf], list[str]]:
+def find_deaf(app: Celery, queries: Views, workers: Iterable[WorkerRecord]) -> tuple[list[Deaf], list[str]]:
     """Return which of ``workers`` are deaf, and why that cannot be known, if it cannot.
 
     Asks the broker only about workers that are quiet; waits for a heartbeat only if messages wait for them.
@@ -112,7 +112,7 @@ class Unread(Exception):
     """The broker cannot be read."""
 
 
-def _heard_after(app: Celery, queries: Queries, names: Iterable[str], moment: float) -> list[WorkerRecord]:
+def _heard_after(app: Celery, queries: Views, names: Iterable[str], moment: float) -> list[WorkerRecord]:
     """Return the workers of these names, once each has beaten after ``moment``, or should have."""
     settings, wanted = plugin_of(app).settings, set(names)
     over = time.monotonic() + GRACE + settings.heartbeat_interval + 1
@@ -185,7 +185,7 @@ class Backlog:
 
 
 def read_backlogs(
-    app: Celery, queries: Queries, workers: Iterable[WorkerRecord], quarantined: int, *, limited_only: bool
+    app: Celery, queries: Views, workers: Iterable[WorkerRecord], quarantined: int, *, limited_only: bool
 ) -> tuple[list[Backlog], list[str]]:
     """Return how each queue stands that is consumed, limited, or has messages in the ledger.
 

@@ -10,14 +10,14 @@ from itertools import islice
 
 from celery import Celery
 
-from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.rows import Alike
 from celery_poison.model import Ended, MessageRecord, Phase
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.finder import Finder
+from celery_poison.quarantine.groups import Alike
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.search import Group
 from celery_poison.quarantine.survey import overview
+from celery_poison.quarantine.views import Views
 from celery_poison.states import State
 
 #: Messages of the first page, which is there even while Redis is away.
@@ -83,7 +83,7 @@ class ReadModel:
     def __init__(self, app: Celery) -> None:
         self._app = app
         ledger = plugin_of(app).open_ledger()
-        self._queries = Queries(ledger)
+        self._queries = Views(ledger)
         self._finder = Finder(ledger, self._queries)
 
     def look(self) -> Snapshot:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from celery_poison import causes
 from celery_poison.errors import IllegalTransition, MessageNotFound
-from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.finder import Finder
+from celery_poison.quarantine.journal import Extent, extent, extract, history
 from celery_poison.quarantine.lookup import TYPED, Lookup, one_of
 from celery_poison.quarantine.search import By, Filter, Group
 from celery_poison.quarantine.sentences import STANDING, Entry, how_it_ended, why

@@ -30,6 +30,7 @@ from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import default_actor, refuse_to_run_again, refuse_unless_kept
 from celery_poison.quarantine.store import Store, whole
 from celery_poison.quarantine.stored_message import as_released, parcel_of, refusal_of, sent_to
+from celery_poison.quarantine.transitions import decisions_of
 
 #: Bytes of bodies that are read at a time; one message may have more.
 MOST_BYTES = 4_000_000
@@ -142,7 +143,7 @@ class Releases:
             refuse_to_run_again(case.record, yes_run_again)
             if (why := None if force else _unknown_task(self._store, case.record)) is not None:
                 raise why
-            self._store.ledger.decisions.schedule(case.record.mid, after, times, case.actor, case.note)
+            decisions_of(self._store.ledger).schedule(case.record.mid, after, times, case.actor, case.note)
 
         request = Request(verb="schedule", actor=actor or default_actor(), note=note)
         return self._decisions.each(ids, request, act, on_outcome)
@@ -153,7 +154,7 @@ class Releases:
         """Keep messages in quarantine that would go back to their queue by themselves (NDLV)."""
 
         def act(case: Reserved) -> None:
-            if not self._store.ledger.decisions.schedule(case.record.mid, 0, 0, case.actor, case.note):
+            if not decisions_of(self._store.ledger).schedule(case.record.mid, 0, 0, case.actor, case.note):
                 raise IllegalTransition("no release of the message is scheduled")
 
         request = Request(verb="unschedule", actor=actor or default_actor(), note=note)
@@ -213,7 +214,7 @@ class _Batches:
             left = [(each.record.mid, each.number) for each in attempts if each.number and not each.done]
             if left:
                 with suppress(LedgerUnavailable):
-                    self._store.ledger.decisions.undecide_each(left)
+                    decisions_of(self._store.ledger).undecide_each(left)
         released = [each for each in attempts if each.done]
         actor, note = self._request.actor, self._request.note
         for each in released:
@@ -227,7 +228,7 @@ class _Batches:
                 each.error = self._why_not(each)
         allowed = [each for each in attempts if each.error is None]
         mids, verb = [each.record.mid for each in allowed], "keep" if self._request.keep_counts else "release"
-        decided = self._store.ledger.decisions.decide_each(
+        decided = decisions_of(self._store.ledger).decide_each(
             mids, verb, self._request.actor, self._request.note
         )
         for each, number in zip(allowed, decided, strict=True):
@@ -267,7 +268,7 @@ class _Batches:
         published = [each for each in attempts if each.number and each.error is None]
         releases = [(each.record.mid, each.record.id, each.number) for each in published]
         actor, note, to = self._request.actor, self._request.note, self._request.to
-        errors = self._store.ledger.decisions.released_each(releases, actor, note, to)
+        errors = decisions_of(self._store.ledger).released_each(releases, actor, note, to)
         for each, error in zip(published, errors, strict=True):
             each.error, each.done = error, error is None
 

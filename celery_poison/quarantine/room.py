@@ -16,8 +16,9 @@ from celery_poison.basics.calling import within
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.extension import Extensions
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.scripts import Code
+from celery_poison.quarantine.transitions import decisions_of
+from celery_poison.quarantine.views import Views
 from celery_poison.rules.limits import limit_of
 from celery_poison.settings import Settings
 from celery_poison.states import Event
@@ -40,7 +41,7 @@ class Room:
         self._name = settings.quarantine_queue
         self._filling = Filling(lambda: ledger)
         self._ledger = ledger
-        self._queries = Queries(ledger)
+        self._queries = Views(ledger)
         self._extensions = extensions
 
     def most(self, cause: str, most: int | None = None) -> int | None:
@@ -76,10 +77,10 @@ class Room:
             if record is None or record.destination or record.retry_at:
                 continue
             with suppress(*OVERTAKEN):
-                number = self._ledger.decisions.decide(mid, "discard", ACTOR, note)
+                number = decisions_of(self._ledger).decide(mid, "discard", ACTOR, note)
                 about = self._ledger, record, self._queries.message, note
                 with within(hook(*about) for hook in self._extensions.discarding):
-                    self._ledger.decisions.give_up(mid, Event.DISCARDED, ACTOR, note, number)
+                    decisions_of(self._ledger).give_up(mid, Event.DISCARDED, ACTOR, note, number)
                 logger.warning("celery_poison: Task %s[%s] was discarded: %s", record.task, record.id, note)
 
 
@@ -102,7 +103,7 @@ class Filling:
         story = f"{waiting} messages wait, its limit is {limit}"
         try:
             words = {"queue": queue, "note": story, "quiet_ms": int(WARN_EVERY * 1000)}
-            if self._ledger().scripts.call("queue_filling", **words)[0] is not Code.OK:
+            if self._ledger().scripts.call(f"{__package__}:queue_filling", **words)[0] is not Code.OK:
                 return
         except LedgerUnavailable as error:
             logger.debug(

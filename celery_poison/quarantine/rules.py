@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from celery_poison import signals
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import policies as stored
-from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.model import Record
 from celery_poison.policy import (
     A_QUEUE,
@@ -27,6 +26,8 @@ from celery_poison.policy import (
 )
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.store import Store
+from celery_poison.quarantine.transitions import policies_of
+from celery_poison.quarantine.views import GateRecord
 from celery_poison.rules.blocks import Kind, Rule, is_fingerprint, read_rules
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
@@ -150,7 +151,7 @@ class Rules:
         """
         self._store.check_owner()
         journalled = with_note(f"{kind} {name}", note)
-        return self._ledger.policies.unblock(kind, name, actor=actor or default_actor(), said=journalled)
+        return policies_of(self._ledger).unblock(kind, name, actor=actor or default_actor(), said=journalled)
 
     def _block(self, kind: Kind, name: str, task: str, seconds: float | None, actor: str, note: str) -> Rule:
         if seconds is not None and not 0 < seconds < float("inf"):
@@ -158,7 +159,7 @@ class Rules:
         self._store.check_owner()
         actor, lasts_ms = actor or default_actor(), max(1, round(seconds * 1000)) if seconds else 0
         journalled = with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
-        self._ledger.policies.block(
+        policies_of(self._ledger).block(
             kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=journalled
         )
         now = self._queries.now_ms() / 1000
@@ -254,7 +255,7 @@ class Rules:
             options = edit(entry_of(raw[task]) if task in raw else None)
             expected = version if if_version is None else if_version
             try:
-                version = self._ledger.policies.set(
+                version = policies_of(self._ledger).set(
                     task, json.dumps(options) if options else "", expected, *who
                 )
             except PolicyConflict:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from celery_poison.basics.text import clean, count_of, when
 from celery_poison.causes import FAILURE, OF_WORKERS, Evidence, describe, signal_name
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.evidence import sentence_of
 from celery_poison.rules.destinations import where_sent
 from celery_poison.rules.failures import KeptFailure
 from celery_poison.states import Event, State
@@ -53,7 +54,7 @@ def why(record: MessageRecord, *, observe_only: bool = False) -> str:
     if record.cause:
         sentences.append(f"It {describe(record.cause)}.")
     if record.crashes or record.cause == FAILURE:
-        sentences.append(clean(record.evidence.sentence()))
+        sentences.append(clean(sentence_of(record.evidence)))
     sentences.append(_deaths(record))
     if record.failures:
         sentences.append(f"It was put back {_times(record.failures)}.")
@@ -152,7 +153,7 @@ def _interrupted(entry: Entry) -> str:
 
 
 def _proven(entry: Entry) -> str:
-    found = Evidence.decode(entry.get("evidence", "")).sentence()
+    found = sentence_of(Evidence.decode(entry.get("evidence", "")))
     return f". {found}" if found else ""
 
 

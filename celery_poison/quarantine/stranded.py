@@ -22,9 +22,9 @@ from celery_poison.basics.text import argument, command, when
 from celery_poison.broker.publish import bounded_options
 from celery_poison.broker.unacked import Unacked, owner_of, text
 from celery_poison.ledger.fleet_model import consumed_queues
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record, Start
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.views import Views
 from celery_poison.states import State
 
 #: Stuck messages that are named, of all kinds together; of each kind, those that are looked at: the oldest.
@@ -160,7 +160,7 @@ class _Search:
         self._activation = plugin.settings.activation_interval
         self._has_cells = plugin.settings.trial == "cell"
         ledger = plugin.open_ledger()
-        self._queries = Queries(ledger)
+        self._queries = Views(ledger)
         self._kept_waiting = [hook(ledger) for hook in plugin.extensions.keeps_waiting]
         self._now = self._queries.now_ms() / 1000
         self._monitor = self._queries.monitor()

@@ -16,15 +16,15 @@ from celery_poison.basics.text import command, count_of, duration, some_of, when
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
-from celery_poison.ledger.decisions import wishes
 from celery_poison.ledger.fleet_model import WorkerRecord
-from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.queues import find_deaf, read_backlogs
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
+from celery_poison.quarantine.views import Views
+from celery_poison.quarantine.wishes import wishes
 from celery_poison.rules.blocks import read_rules
 from celery_poison.settings import Settings
 
@@ -43,7 +43,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     """
     plugin = plugin_of(app)
     ledger, settings = plugin.open_ledger(), plugin.settings
-    queries = Queries(ledger)
+    queries = Views(ledger)
     totals: dict[str, Any] = queries.totals()  # by the names of fields
     workers = queries.workers(int(settings.activation_interval * 1000))
     deaf, unheard = find_deaf(app, queries, workers)
@@ -68,7 +68,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     )
 
 
-def _in_ledger(queries: Queries, settings: Settings) -> dict[str, Any]:
+def _in_ledger(queries: Views, settings: Settings) -> dict[str, Any]:
     """Return what the ledger knows of messages and workers, by the names of fields."""
     return {
         **queries.suspects(),
@@ -91,7 +91,7 @@ def _in_force(ledger: Ledger) -> dict[str, Any]:
     return {"at": now, "blocked": len(read_rules(raw, now)[0])}
 
 
-def last_ended(queries: Queries, of: Callable[[str], bool] = lambda node: True) -> str:
+def last_ended(queries: Views, of: Callable[[str], bool] = lambda node: True) -> str:
     """Return which worker has ended or died last, and when; empty where none has.
 
     Args:
@@ -111,7 +111,7 @@ def process_deaths(counts: Mapping[str, int]) -> dict[str, int]:
     return {cause: found[cause] for cause in sorted(found) if cause not in causes.OF_WORKERS}
 
 
-def _misplaced(app: Celery, queries: Queries, seen: Overview) -> Iterator[str]:
+def _misplaced(app: Celery, queries: Views, seen: Overview) -> Iterator[str]:
     """Yield why this is not the ledger that was meant."""
     try:
         signed = check_owner(app, queries)

@@ -16,13 +16,13 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.errors import IllegalTransition, PoisonError, StaleDelivery
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.wanted import is_there, unwant, want
 from celery_poison.model import MessageRecord, Phase
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import arguments, fingerprint_of_copy
 from celery_poison.quarantine.stored_message import fields_of, unpack
+from celery_poison.quarantine.views import Views
+from celery_poison.quarantine.wanted import is_there, unwant, want
 from celery_poison.states import State
 
 #: What may be decided about a suspect.
@@ -38,7 +38,7 @@ LOOKED_AT = 20_000
 class Suspects:
     """The suspects of one app."""
 
-    def __init__(self, app: Celery, ledger: Ledger, queries: Queries) -> None:
+    def __init__(self, app: Celery, ledger: Ledger, queries: Views) -> None:
         self._app = app
         self._ledger = ledger
         self._queries = queries

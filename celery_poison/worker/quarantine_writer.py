@@ -23,6 +23,7 @@ from celery_poison.quarantine.arguments import arguments, fingerprint_of, finger
 from celery_poison.quarantine.room import Room
 from celery_poison.quarantine.spool import Spooled, open_spool
 from celery_poison.quarantine.stored_message import Identity, original, stored_fields
+from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.rules.destinations import SYSTEM_ROUTE, Route, route
 from celery_poison.rules.failures import Failure, KeptFailure
 from celery_poison.worker.blocklist import Fingerprints
@@ -210,7 +211,7 @@ class QuarantineWriter:
         )
         if type(release) is int:  # its operator may not have said yet that it was published
             with suppress(StaleDelivery, IllegalTransition):
-                self.site.ledger.decisions.released(mid, identity.id, release)
+                decisions_of(self.site.ledger).released(mid, identity.id, release)
         new = False
         with suppress(IllegalTransition), self._quarantining(message, mid, start, cause, reason):
             new = store(mid, start)  # refused where a person gave it up

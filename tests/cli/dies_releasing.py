@@ -16,13 +16,13 @@ from amqp import Channel
 from redis import ResponseError
 from redis.connection import AbstractConnection
 
-from celery_poison.ledger import decisions
 from celery_poison.ledger.scripts import Scripts
+from celery_poison.quarantine import transitions
 from tests.apps.factory import build_app
 
 app = build_app(os.environ, current=True)
 # What the dead one reserved is abandoned at once.
-decisions.DECISION_PATIENCE_MS = 0
+transitions.DECISION_PATIENCE_MS = 0
 
 #: The steps that are one command to Redis for many messages, and a word of each that no other has.
 STEPS = {"read": "properties", "publish": "LPUSH"}

@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery
 
 from celery_poison import extensions, guarded
-from celery_poison.failover.standalone import StandaloneMonitor
+from celery_poison.cli.standby import StandaloneMonitor
 from tests.apps.factory import DEFAULTS
 from tests.apps.harness import Fleet
 

@@ -16,6 +16,7 @@ from celery_poison.causes import Evidence
 from celery_poison.extensions.black_box.record import Growth, Row, read
 from celery_poison.extensions.black_box.shared import credited
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.evidence import sentence_of
 from celery_poison.quarantine.sentences import why
 from celery_poison.rules.doubts import turn
 from celery_poison.testing import Worker
@@ -91,7 +92,7 @@ def test_NEW_19_of_greenlets_it_is_known_that_their_process_grew(
     (lost,) = boxes.events("worker_lost")
     evidence = _evidence(lost)
     assert (evidence.grew_task, evidence.oom_likely) == ("", True)
-    assert "oom, likely: its process grew" in evidence.sentence()
+    assert "oom, likely: its process grew" in sentence_of(evidence)
     assert evidence.grew_at == "" or evidence.grew_at.startswith("grows ("), "if it ran when it was looked at"
 
 
@@ -111,7 +112,7 @@ def test_NEW_19_a_line_is_known_where_the_task_lets_no_other_thread_run(boxes: B
         (lost,) = _awaited(boxes, "worker_lost")
     of_worker = _evidence(lost)
     assert (of_worker.grew_task, of_worker.oom_likely) == ("box.swallows", None)
-    assert "Memory: box.swallows grew" in of_worker.sentence()
+    assert "Memory: box.swallows grew" in sentence_of(of_worker)
 
 
 def _awaited(boxes: Boxes, kind: str) -> list[dict[str, str]]:
@@ -187,7 +188,7 @@ def test_NEW_19_where_tasks_share_a_process_and_none_stands_out_the_process_is_n
     growth = Growth(rows=[_row("a", 200 * MIB)], process=process, busy=3)
     evidence = growth.told_of(Evidence(noticed="gone"), "a")
     assert evidence.grown_kb == 200 * MIB and evidence.grew_task == ""
-    assert "Memory: its process grew 94 MB/s to 900 MiB." in evidence.sentence()
+    assert "Memory: its process grew 94 MB/s to 900 MiB." in sentence_of(evidence)
     assert growth.told_of(Evidence(noticed="gone"), "other").grown_kb is None
 
 
@@ -196,8 +197,8 @@ def test_NEW_19_the_sentence_is_the_one_that_people_on_call_look_for() -> None:
     growth = Growth(rows=[culprit], busy=4, used=1_950_000, limit=2_000_000)
     told = growth.told_of(Evidence(noticed="gone"), "")
     expected = "oom, likely: shop.convert grew 90 MB/s to 1.6 GiB (shop.py:63); 3 others flat."
-    assert told.sentence().endswith(expected)
-    assert "reason is not known" not in told.sentence()
+    assert sentence_of(told).endswith(expected)
+    assert "reason is not known" not in sentence_of(told)
     assert Growth.decode(growth.encode().encode()) == growth
     far = Growth(rows=[culprit], busy=4, used=1_950_000, limit=20_000_000)
     assert not far.told_of(Evidence(), "").oom_likely

@@ -19,10 +19,10 @@ from celery_poison.failover.monitor import Monitor
 from celery_poison.headers import mid_of
 from celery_poison.ledger import signature
 from celery_poison.ledger.fleet import Silence
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import identity_of
+from celery_poison.quarantine.views import Views
 from celery_poison.testing import wait_until
 from tests.failover.apps import build
 
@@ -169,7 +169,7 @@ class Deathbed:
 
     def picture(self) -> dict[str, Any]:
         """Return all that matters of what is there, without what differs from run to run."""
-        keys, queries = plugin_of(self.app).keys, Queries(plugin_of(self.app).open_ledger())
+        keys, queries = plugin_of(self.app).keys, Views(plugin_of(self.app).open_ledger())
         names = (*STARTS, *PREFETCHED)
         history = {name: self.client.hgetall(keys.lineage(name)) for name in names}
         counts = (b"strikes", b"crashes", b"failures", b"candidate")

@@ -16,9 +16,9 @@ from celery_poison.failover.monitor import Monitor
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Start
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.views import Views
 from tests.apps.harness import Fleet
 
 MANY = 1_200
@@ -65,7 +65,7 @@ def test_EMS_6_what_a_dead_worker_had_finished_is_asked_for_many_at_once(
     with counted() as exchanges:
         done = recovery.recover("w@x/b", "i", 1)
     assert (done.flagged, done.unfinished) == (0, 0)
-    assert not [*Queries(ledger).running()], "what had finished is forgotten"
+    assert not [*Views(ledger).running()], "what had finished is forgotten"
     assert exchanges.count < MANY / 10
 
 
@@ -74,7 +74,7 @@ def test_EMS_6_starts_of_nobody_are_asked_for_many_at_once(fleet: Fleet, ledger:
     recovery = Recovery(fleet.app, ledger, lambda *args: None)
     with counted() as exchanges:
         recovery.sweep_orphans(0.0, 1)
-    assert len([*Queries(ledger).running()]) == MANY, "they are remembered, for copies that may come"
+    assert len([*Views(ledger).running()]) == MANY, "they are remembered, for copies that may come"
     assert exchanges.count < MANY / 10
 
 
@@ -95,7 +95,7 @@ def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_e
     assert exchanges.count == 1, "nothing is parked any more, and of what was only a memory is left"
     monkeypatch.setattr(parking, "REMEMBER_MS", -60_000)
     lot.forget_the_old()
-    assert not [*Queries(ledger).parked()], "which ends too"
+    assert not [*Views(ledger).parked()], "which ends too"
 
 
 def test_an_idle_monitor_asks_four_times_in_a_round_and_begins_nothing(

@@ -15,8 +15,9 @@ from celery_poison.causes import Evidence
 from celery_poison.failover.monitor import last_heard
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
+from celery_poison.quarantine.evidence import sentence_of
+from celery_poison.quarantine.views import Views
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Payload, Shutdown
@@ -110,8 +111,8 @@ def test_NEW_2_it_is_known_since_when_it_had_been_asked(dies: Callable[..., Evid
     seen = dies(asked="SIGTERM", asked_ms=7000)
     assert seen.asked_ms is not None
     assert seen.asked_ms >= 7000
-    assert "asked to leave by SIGTERM, at most 7." in seen.sentence()
-    assert "the sender is not known" in seen.sentence()
+    assert "asked to leave by SIGTERM, at most 7." in sentence_of(seen)
+    assert "the sender is not known" in sentence_of(seen)
 
 
 # --- when it died ------------------------------------------------------------------------------------
@@ -126,36 +127,36 @@ def _found_gone(ledger: Ledger, beat: int, since: int) -> None:
 
 
 def test_a_worker_that_nobody_watched_died_between_its_last_beat_and_the_first_look(ledger: Ledger) -> None:
-    now = Queries(ledger).now_ms()
+    now = Views(ledger).now_ms()
     beat, since = now - 36_000, now - 2000
     _found_gone(ledger, beat, since)
     told = last_heard(ledger, WORKER, Silence.GONE)
     assert (told.after_ms, told.by_ms) == (beat, since)
-    assert told.sentence().startswith("That was between 2")
+    assert sentence_of(told).startswith("That was between 2")
     led = ledger.fleet.lead("successor", 60_000)
     assert led is not None
     dead = ledger.fleet.declare_dead(
         WORKER, "i1", Silence.GONE, 4000, led[0], evidence=told.encode(), seen_ms=told.after_ms or 0
     )
     assert dead is not None
-    incident = Queries(ledger).incident("i1")
+    incident = Views(ledger).incident("i1")
     assert incident is not None and incident.died_at == beat / 1000
     ledger.fleet.close_incident(WORKER, "i1", flagged=0, put_back=0, returned={}, fence=led[0])
-    assert Queries(ledger).counts()["recovered:60"] == 1, "nor is it swallowed where recoveries are counted"
+    assert Views(ledger).counts()["recovered:60"] == 1, "nor is it swallowed where recoveries are counted"
 
 
 def test_a_worker_that_was_watched_died_after_the_last_look_that_saw_it(ledger: Ledger) -> None:
-    now = Queries(ledger).now_ms()
+    now = Views(ledger).now_ms()
     _found_gone(ledger, now - 5000, now - 2000)
     told = last_heard(ledger, WORKER, Silence.GONE, [now - 2500, now - 2250, now - 2000, now - 1750])
     assert (told.after_ms, told.by_ms) == (now - 2250, now - 2000)
-    assert told.sentence().startswith("That was at 2")
+    assert sentence_of(told).startswith("That was at 2")
 
 
 def test_what_ran_in_a_dead_worker_ran_up_to_the_last_sign_of_life_and_not_to_the_verdict(
     ledger: Ledger,
 ) -> None:
-    now = Queries(ledger).now_ms()
+    now = Views(ledger).now_ms()
     start = Start.of("0a1b.1", WORKER, "id", "t", at_ms=now - 40_000)
     ledger.client.hset(ledger.keys.running, "m", start.encode())
     led = ledger.fleet.lead("successor", 60_000)
@@ -163,7 +164,7 @@ def test_what_ran_in_a_dead_worker_ran_up_to_the_last_sign_of_life_and_not_to_th
     ledger.messages.crash(
         "m", start, cause="worker_lost", shared=False, fence=led[0], died_at=(now - 36_000) / 1000
     )
-    (entry,) = [entry for entry in Queries(ledger).journal() if entry["event"] == "crashed"]
+    (entry,) = [entry for entry in Views(ledger).journal() if entry["event"] == "crashed"]
     assert entry["runtime_ms"] == "4000"
-    record = Queries(ledger).lineage("id")
+    record = Views(ledger).lineage("id")
     assert record is not None and record.runtime_ms == 4000

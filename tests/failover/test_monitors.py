@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from celery_poison.cli.standby import StandaloneMonitor
 from celery_poison.failover import monitor
-from celery_poison.failover.standalone import StandaloneMonitor
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.read_model import ReadModel
 from celery_poison.testing import RedisServer, wait_until

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.failover.retention import Retention
-from celery_poison.ledger import decisions
+from celery_poison.quarantine import transitions
+from celery_poison.quarantine.retention import Retention
 from celery_poison.settings import Settings
 from tests.apps.harness import Fleet
 from tests.failover.forked import DIED, Forked
@@ -39,7 +39,7 @@ def test_NEW_6_retention_killed_at_any_command_deletes_nothing_that_is_not_in_th
     fleet: Fleet, keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else the next round would leave a dead monitor's decision to it for half a minute.
-    monkeypatch.setattr(decisions, "DECISION_PATIENCE_MS", 0)
+    monkeypatch.setattr(transitions, "DECISION_PATIENCE_MS", 0)
     young = keeper.send_and_keep("fleet.healthy", "young")
     for number in count(1):
         directory = tmp_path / str(number)

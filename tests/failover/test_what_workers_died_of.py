@@ -12,6 +12,7 @@ import pytest
 from celery_poison.ledger.fleet_model import Incident
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import sentences
+from celery_poison.quarantine.evidence import sentence_of
 from tests.apps.confined import Confined, new_memory_group
 from tests.apps.harness import ROOT
 from tests.failover.crew import Watched
@@ -53,7 +54,7 @@ def _incident(crew: Watched) -> Incident:
     crew.await_events("failover_finished")
     (incident,) = crew.quarantine.queries.incidents()
     assert json.loads(lost["evidence"]) == incident.evidence.as_dict() == incident.as_dict()["evidence"]
-    assert incident.evidence.sentence() in sentences.sentence(lost)
+    assert sentence_of(incident.evidence) in sentences.sentence(lost)
     return incident
 
 
@@ -95,7 +96,7 @@ def test_NEW_2_a_worker_killed_after_SIGTERM_is_known_to_have_been_asked_and_whe
     assert incident.evidence.asked == "SIGTERM"
     assert incident.evidence.asked_ms is not None
     assert incident.evidence.asked_ms >= (incident.evidence.heard_ms or 0)
-    assert "had been asked to leave by SIGTERM" in incident.evidence.sentence()
+    assert "had been asked to leave by SIGTERM" in sentence_of(incident.evidence)
     interrupted = crew.events("interrupted")
     assert {entry["id"] for entry in interrupted} == held == {result.id for result in results}
     assert all(json.loads(entry["evidence"])["asked"] == "SIGTERM" for entry in interrupted)

@@ -10,13 +10,14 @@ import signal
 import sys
 from typing import Any
 
-from celery_poison.ledger import Keys, Ledger, quarantine
+from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.queries import Queries
+from celery_poison.quarantine import transitions
 from celery_poison.quarantine.finder import Finder
+from celery_poison.quarantine.views import Views
 
 #: Few enough that there are many steps.
-quarantine._REGROUPED = 10
+transitions.REGROUPED = 10
 
 writes = 0
 _when, _, _number = os.environ.get("DIES_AT", "").partition(" ")
@@ -43,9 +44,10 @@ def counting(part: object, name: str) -> None:
 
 def main() -> None:
     ledger = Ledger(open_redis(sys.argv[1]), Keys("groups"))
-    counting(ledger.groups, "note_repair")
+    finder = Finder(ledger, Views(ledger))
+    counting(finder.transitions, "note_repair")
     counting(ledger.scripts, "call")
-    Finder(ledger, Queries(ledger)).by_queue()
+    finder.by_queue()
     sys.stdout.write(f"{writes}\n")
 
 

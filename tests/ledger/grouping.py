@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.rows import GroupKind
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.groups import GroupKind, Groups
+from celery_poison.quarantine.views import Views
 from celery_poison.states import State
 
 
-def hold_to_records(queries: Queries, ledger: Ledger) -> None:
+def hold_to_records(queries: Views, ledger: Ledger) -> None:
     """Assert that every group, and nothing else, is in Redis as the records say."""
     kept, keys, client = [*queries.kept(State.NDLV)], ledger.keys, ledger.client
     expected_keys = set()
@@ -19,7 +19,7 @@ def hold_to_records(queries: Queries, ledger: Ledger) -> None:
         groups = defaultdict[tuple[str, str, str], list[MessageRecord]](list)
         for record in kept:
             groups[record.task, record.cause, getattr(record, kind)].append(record)
-        counted = queries.alike(kind)
+        counted = Groups(ledger).alike(kind)
         assert counted.is_whole and counted.total == len(counted.groups) == len(groups)
         assert counted.quarantined == len(kept)
         for found in counted.groups:

@@ -11,8 +11,8 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.fleet import DeclaredDead, GateLimits, Silence
 from celery_poison.ledger.messages import RecordedEnd
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
+from celery_poison.quarantine.views import Views
 
 HALF = GateLimits(share=0.5, workers=3, window_ms=60_000)
 
@@ -22,7 +22,7 @@ class DyingFleet:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.queries = Queries(ledger)
+        self.queries = Views(ledger)
         led = ledger.fleet.lead("monitor", 60_000)
         assert led is not None
         self.fence = led[0]

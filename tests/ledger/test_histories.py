@@ -11,8 +11,9 @@ import pytest
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import History, Start
+from celery_poison.quarantine.transitions import decisions_of
+from celery_poison.quarantine.views import Views
 from tests.docs.verdict_table import counts
 
 MID = "m"
@@ -24,7 +25,7 @@ class Book:
 
     def __init__(self, url: str) -> None:
         self.ledger = Ledger(open_redis(url), Keys("histories"))
-        self.queries = Queries(self.ledger)
+        self.queries = Views(self.ledger)
         self._tokens = itertools.count()
 
     def begin(self) -> Start:
@@ -40,7 +41,7 @@ class Book:
         known = self.queries.history("id")
         self.ledger.client.hset(self.ledger.keys.message(MID), "crashes", known.crashes)
         self.ledger.client.delete(self.ledger.keys.lineage("id"))  # as quarantine.lua does
-        self.ledger.decisions.released(MID, "id", 1)
+        decisions_of(self.ledger).released(MID, "id", 1)
 
 
 EVENTS: dict[str, tuple[str, bool | None, Callable[[Book], Any]]] = {

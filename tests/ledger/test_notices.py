@@ -10,6 +10,7 @@ import redis
 from celery_poison.ledger import Keys, Ledger, notices
 from celery_poison.ledger.notices import Fact, Notice
 from celery_poison.model import Start
+from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.states import Event
 
 START = Start("R", "0a1b.1", "w1@host/0a1b", 7, 1, 1, 0, "id", "shop.charge", "celery", 2, 5, 10, 1)
@@ -46,7 +47,7 @@ def test_a_message_that_was_given_up_is_told_of_and_one_in_quarantine_is_not(
     ledger.quarantine.store("mid", START, cause="oom", reason="", fields={"body": "x"})
     ledger.notices.leave([Notice("id", fact, "story", "mid")])
     assert ledger.notices.take() == []
-    ledger.decisions.give_up("mid", Event.FAILED, "ann", "")
+    decisions_of(ledger).give_up("mid", Event.FAILED, "ann", "")
     ledger.notices.leave([Notice("id", fact, "story", "mid")])
     assert ledger.notices.take() == [Notice("id", fact, "story", "mid")]
 

@@ -8,8 +8,8 @@ import pytest
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import ParkingState, Start
+from celery_poison.quarantine.views import Views
 
 MID = "m1"
 
@@ -30,8 +30,8 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def queries(ledger: Ledger) -> Queries:
-    return Queries(ledger)
+def queries(ledger: Ledger) -> Views:
+    return Views(ledger)
 
 
 def _runs(ledger: Ledger, start: Start = RUNNING) -> None:
@@ -52,11 +52,11 @@ def _parked(ledger: Ledger) -> tuple[ParkingState, int]:
     return parked.state, parked.number
 
 
-def _events(queries: Queries) -> list[str]:
+def _events(queries: Views) -> list[str]:
     return [entry["event"] for entry in queries.journal()]
 
 
-def test_TP1_8_a_copy_of_a_running_message_is_kept_byte_for_byte(ledger: Ledger, queries: Queries) -> None:
+def test_TP1_8_a_copy_of_a_running_message_is_kept_byte_for_byte(ledger: Ledger, queries: Views) -> None:
     _runs(ledger)
     assert _park(ledger)
     ((mid, parked, _),) = queries.parked()
@@ -70,7 +70,7 @@ def test_TP1_8_a_copy_of_a_running_message_is_kept_byte_for_byte(ledger: Ledger,
 
 
 def test_NEW_1_a_suspect_is_kept_on_its_way_to_its_trial_unless_it_has_started(
-    ledger: Ledger, queries: Queries
+    ledger: Ledger, queries: Views
 ) -> None:
     suspect = COPY._replace(alone=1)
 
@@ -94,7 +94,7 @@ def test_NEW_1_a_suspect_is_kept_on_its_way_to_its_trial_unless_it_has_started(
 
 
 def test_TP1_8_nothing_is_parked_behind_a_start_that_has_ended_or_changed(
-    ledger: Ledger, queries: Queries
+    ledger: Ledger, queries: Views
 ) -> None:
     assert not _park(ledger), "gone"
     _runs(ledger, start_of("t9"))
@@ -105,7 +105,7 @@ def test_TP1_8_nothing_is_parked_behind_a_start_that_has_ended_or_changed(
     assert not [*queries.parked()] and not _events(queries)
 
 
-def test_TP1_8_one_copy_is_enough(ledger: Ledger, queries: Queries) -> None:
+def test_TP1_8_one_copy_is_enough(ledger: Ledger, queries: Views) -> None:
     _runs(ledger)
     assert _park(ledger)
     before = _parked(ledger)
@@ -142,7 +142,7 @@ def test_TP1_8_the_number_grows_though_the_clock_of_Redis_goes_back(ledger: Ledg
 
 
 def test_TP1_8_only_the_parking_that_was_published_is_noted_as_published(
-    ledger: Ledger, queries: Queries
+    ledger: Ledger, queries: Views
 ) -> None:
     _runs(ledger)
     _park(ledger)
@@ -190,7 +190,7 @@ ENDS = pytest.mark.parametrize(
 @ENDS
 @pytest.mark.parametrize("published", [False, True])
 def test_TP1_8_whatever_ends_a_message_ends_its_parking_in_the_same_step(
-    ledger: Ledger, queries: Queries, end: Callable[[Ledger], None], published: bool
+    ledger: Ledger, queries: Views, end: Callable[[Ledger], None], published: bool
 ) -> None:
     _runs(ledger)
     _park(ledger)
@@ -206,7 +206,7 @@ def test_TP1_8_whatever_ends_a_message_ends_its_parking_in_the_same_step(
     assert len(told) == (not published), "a copy that was published is told when it is dropped"
 
 
-def test_TP1_8_quarantine_keeps_the_one_original(ledger: Ledger, queries: Queries) -> None:
+def test_TP1_8_quarantine_keeps_the_one_original(ledger: Ledger, queries: Views) -> None:
     _runs(ledger)
     _park(ledger)
     _, number = _parked(ledger)
@@ -219,7 +219,7 @@ def test_TP1_8_quarantine_keeps_the_one_original(ledger: Ledger, queries: Querie
 
 
 @pytest.mark.parametrize("by", ["crash", "interrupt", "rollback"])
-def test_TP1_8_what_came_to_grief_stays_parked(ledger: Ledger, queries: Queries, by: str) -> None:
+def test_TP1_8_what_came_to_grief_stays_parked(ledger: Ledger, queries: Views, by: str) -> None:
     _runs(ledger)
     _park(ledger)
     before = _parked(ledger)
@@ -228,9 +228,7 @@ def test_TP1_8_what_came_to_grief_stays_parked(ledger: Ledger, queries: Queries,
     assert _parked(ledger) == before and queries.parcel(MID)
 
 
-def test_EMS_8_a_start_that_lost_its_message_does_not_end_the_parking(
-    ledger: Ledger, queries: Queries
-) -> None:
+def test_EMS_8_a_start_that_lost_its_message_does_not_end_the_parking(ledger: Ledger, queries: Views) -> None:
     _runs(ledger)
     _park(ledger)
     before = _parked(ledger)
@@ -240,7 +238,7 @@ def test_EMS_8_a_start_that_lost_its_message_does_not_end_the_parking(
     assert _parked(ledger) == before and queries.parcel(MID)
 
 
-def test_a_parking_is_forgotten_only_as_it_was_read(ledger: Ledger, queries: Queries) -> None:
+def test_a_parking_is_forgotten_only_as_it_was_read(ledger: Ledger, queries: Views) -> None:
     _runs(ledger)
     _park(ledger)
     ((_, _, raw),) = queries.parked()

@@ -14,11 +14,12 @@ from celery_poison.extensions.holds.pausing import Pausing
 from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.pauses import Pause, Paused, Scope, holding
-from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.pauses import Paused, holding
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.stored_message import pack
+from celery_poison.quarantine.views import Views
+from celery_poison.rules.pauses import Pause, Scope
 from celery_poison.settings import Settings
 from tests.apps.harness import Fleet
 from tests.sites import site
@@ -51,7 +52,7 @@ def test_a_pause_and_its_end_are_one_step_each_and_journalled_with_who_and_why(l
     with pytest.raises(MessageNotFound, match="queue a:b is not paused"):
         _resume(ledger, Scope.QUEUE, "a:b")
     wanted = ("event", "queue", "task", "actor", "note")
-    assert [tuple(entry[name] for name in wanted) for entry in Queries(ledger).journal()] == [
+    assert [tuple(entry[name] for name in wanted) for entry in Views(ledger).journal()] == [
         ("paused", "a:b", "", "ann", "queue a:b: why"),
         ("paused", "", "shop.convert", "ann", "task shop.convert: why"),
         ("resumed", "a:b", "", "bob", "queue a:b"),
@@ -116,7 +117,7 @@ def test_what_is_parked_of_a_paused_task_stays_until_it_is_resumed(fleet: Fleet)
         assert ledger.parking.park(mid, b"", start, number=0, parcel=parcel)
     _pause(ledger, Scope.TASK, "t")
     assert parking.round() == 1 and parking.round() == 0
-    assert [parked.start.task for _, parked in Queries(ledger).parked_now()] == ["t"]
+    assert [parked.start.task for _, parked in Views(ledger).parked_now()] == ["t"]
     _resume(ledger, Scope.TASK, "t")
     assert parking.round() == 1
 
@@ -134,7 +135,7 @@ def test_WAS_6_no_more_workers_are_suspended_from_a_queue_than_may_be(ledger: Le
     assert Pauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
     assert not Pauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
     assert _suspend(ledger, "w3@h")
-    assert [entry["event"] for entry in Queries(ledger).journal()] == [
+    assert [entry["event"] for entry in Views(ledger).journal()] == [
         *["endpoint_suspended"] * 4,
         "endpoint_resumed",
         "endpoint_suspended",

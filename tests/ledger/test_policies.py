@@ -12,8 +12,9 @@ from celery_poison import Quarantine, guarded
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.transitions import policies_of
+from celery_poison.quarantine.views import Views
 
 
 @pytest.fixture
@@ -35,13 +36,13 @@ def app(redis_url: str) -> Celery:
 
 def test_EMS_9_every_change_raises_the_version_and_is_journalled(ledger: Ledger) -> None:
     assert policies.read(ledger, ledger.keys.policy)[:2] == (0, {})
-    first = ledger.policies.set("shop.convert", '{"max_crashes": 1}', 0, "ann", "set max_crashes=1: why")
+    first = policies_of(ledger).set("shop.convert", '{"max_crashes": 1}', 0, "ann", "set max_crashes=1: why")
     assert policies.read(ledger, ledger.keys.policy)[:2] == (first, {"shop.convert": b'{"max_crashes": 1}'})
-    second = ledger.policies.set("shop.convert", "", first, "bob", "unset everything")
+    second = policies_of(ledger).set("shop.convert", "", first, "bob", "unset everything")
     assert policies.read(ledger, ledger.keys.policy)[:2] == (second, {})
     assert policies.version(ledger, ledger.keys.policy) == second > first
     told = [
-        (entry["event"], entry["task"], entry["actor"], entry["note"]) for entry in Queries(ledger).journal()
+        (entry["event"], entry["task"], entry["actor"], entry["note"]) for entry in Views(ledger).journal()
     ]
     assert told == [
         ("policy_changed", "shop.convert", "ann", "set max_crashes=1: why"),
@@ -50,21 +51,21 @@ def test_EMS_9_every_change_raises_the_version_and_is_journalled(ledger: Ledger)
 
 
 def test_EMS_9_a_change_from_an_older_version_is_refused_and_changes_nothing(ledger: Ledger) -> None:
-    version = ledger.policies.set("*", '{"max_crashes": 1}', 0, "ann", "")
+    version = policies_of(ledger).set("*", '{"max_crashes": 1}', 0, "ann", "")
     for expected in (0, version - 1, version + 1):
         with pytest.raises(PolicyConflict, match=rf"the version is {version}, not {expected}"):
-            ledger.policies.set("*", '{"max_crashes": 2}', expected, "bob", "")
+            policies_of(ledger).set("*", '{"max_crashes": 2}', expected, "bob", "")
     assert policies.read(ledger, ledger.keys.policy)[:2] == (version, {"*": b'{"max_crashes": 1}'})
-    assert len(Queries(ledger).journal()) == 1
+    assert len(Views(ledger).journal()) == 1
 
 
 def test_EMS_9_a_version_that_redis_lost_is_not_given_out_again(ledger: Ledger) -> None:
-    lost = ledger.policies.set("*", '{"max_crashes": 1}', 0, "ann", "")
+    lost = policies_of(ledger).set("*", '{"max_crashes": 1}', 0, "ann", "")
     ledger.client.delete(ledger.keys.policy)
-    assert ledger.policies.set("*", '{"max_crashes": 2}', 0, "ann", "") >= lost > 10**12
+    assert policies_of(ledger).set("*", '{"max_crashes": 2}', 0, "ann", "") >= lost > 10**12
     ahead = 10**14
     ledger.client.hset(ledger.keys.policy, "version", ahead)
-    assert ledger.policies.set("*", '{"max_crashes": 3}', ahead, "ann", "") == ahead + 1
+    assert policies_of(ledger).set("*", '{"max_crashes": 3}', ahead, "ann", "") == ahead + 1
 
 
 @pytest.mark.parametrize("garbage", ["", "abc", "-3", "1e9"])
@@ -73,7 +74,7 @@ def test_EMS_9_garbage_for_a_version_counts_as_none_and_is_repaired_by_the_next_
 ) -> None:
     ledger.client.hset(ledger.keys.policy, "version", garbage)
     assert policies.version(ledger, ledger.keys.policy) == 0
-    version = ledger.policies.set("*", '{"max_crashes": 1}', 0, "ann", "")
+    version = policies_of(ledger).set("*", '{"max_crashes": 1}', 0, "ann", "")
     assert policies.version(ledger, ledger.keys.policy) == version > 0
 
 

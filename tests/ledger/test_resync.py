@@ -10,8 +10,8 @@ import redis
 
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Phase, Start
+from celery_poison.quarantine.views import Views
 
 WORKER = "w1@host/0a1b"
 
@@ -28,7 +28,7 @@ def _start(token: str, worker: str = WORKER) -> Start:
 
 def _on_record(ledger: Ledger) -> dict[str, tuple[str, str]]:
     done: Any = ledger.client.hgetall(ledger.keys.done)
-    running = Queries(ledger).running()
+    running = Views(ledger).running()
     return {mid: (start.token, done.get(start.token.encode(), b"").decode()) for mid, start, _ in running}
 
 
@@ -71,7 +71,7 @@ def test_TP1_8_a_start_that_is_taken_back_stays_what_it_was(ledger: Ledger, phas
     ledger.client.hset(ledger.keys.running, "m", on_record.encode())
     unheard = on_record._replace(worker=WORKER + "r1", phase=Phase.RUNNING, pid=0, at_ms=0)
     ledger.messages.reclaim("m", unheard)  # nobody has heard that it began
-    ((_, found, _),) = Queries(ledger).running()
+    ((_, found, _),) = Views(ledger).running()
     assert found == on_record._replace(worker=WORKER + "r1")
 
 
@@ -113,10 +113,10 @@ def test_EMS_8_a_trial_that_is_taken_back_takes_its_doubt_along(
     messages.claim("m", b"", trial)
     for failure in (False, True, False):
         messages.interrupt("m", trial, cause="frozen", failure=failure, doubt=doubt, spoilt=spoilt)
-        history = Queries(ledger).history("id")
+        history = Views(ledger).history("id")
         assert (history.doubt, history.spoilt, history.failures) == (doubt, spoilt, failure)
         messages.reclaim("m", trial)
-        history = Queries(ledger).history("id")
+        history = Views(ledger).history("id")
         assert (history.crashes, history.doubt, history.spoilt, history.failures) == (1, 0, 0, 0)
 
 
@@ -131,7 +131,7 @@ def test_EMS_8_of_a_death_that_was_none_the_failures_of_a_waiting_retry_stay(led
     for _ in range(2):
         messages.survived("m", second.token, "id")
         assert _counted(ledger) == (0, 0, 1), "its own is taken back, once"
-        assert not Queries(ledger).history("id").probation, "it has ended alive"
+        assert not Views(ledger).history("id").probation, "it has ended alive"
     assert ledger.client.hget(ledger.keys.lineage("id"), "doubted") == b"0"
 
 
@@ -144,9 +144,9 @@ def test_EMS_8_a_start_whose_message_ended_for_a_retry_elsewhere_is_not_taken_ba
     ledger.client.hdel(ledger.keys.running, "m")
     with pytest.raises(StaleDelivery):
         messages.reclaim("m", first)
-    assert Queries(ledger).history("id").strikes == 0
+    assert Views(ledger).history("id").strikes == 0
 
 
 def _counted(ledger: Ledger) -> tuple[int, int, int]:
-    history = Queries(ledger).history("id")
+    history = Views(ledger).history("id")
     return history.crashes, history.strikes, history.failures

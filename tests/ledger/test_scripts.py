@@ -12,13 +12,17 @@ from celery_poison.ledger import scripts
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import Code, Script
 
-#: The packages of extensions that have scripts, and all scripts.
+#: The quarantine's package, the packages of extensions that have scripts, and all scripts.
+QUARANTINE = "celery_poison.quarantine"
 ROOMS = [
     room
     for room in (f"celery_poison.extensions.{name}" for name in ORDER)
     if resources.files(room).joinpath("lua").is_dir()
 ]
-NAMES = [*scripts.names(), *(f"{room}:{name}" for room in ROOMS for name in scripts.names(room))]
+NAMES = [
+    *scripts.names(),
+    *(f"{room}:{name}" for room in (QUARANTINE, *ROOMS) for name in scripts.names(room)),
+]
 
 
 def _text(name: str) -> str:

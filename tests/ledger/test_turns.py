@@ -10,8 +10,8 @@ from celery_poison.causes import Evidence
 from celery_poison.failover.turns import whose_turn
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
+from celery_poison.quarantine.views import Views
 
 ALIVE_MS, AT = 60_000, 1_763_000_000.0
 
@@ -42,8 +42,8 @@ def _beats(ledger: Ledger, worker: str, room: int, queues: str = "q", **more: in
 
 
 def _turns(ledger: Ledger) -> list[str]:
-    queries = Queries(ledger)
-    return [mid for mid, _ in whose_turn(queries, dict(queries.parked_now()), ALIVE_MS)]
+    suspects = dict(Views(ledger).parked_now())
+    return [mid for mid, _ in whose_turn(ledger, suspects, ALIVE_MS)]
 
 
 def test_NEW_1_no_more_leave_than_workers_of_their_queue_have_room_for(ledger: Ledger) -> None:

@@ -15,11 +15,11 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from celery_poison import Quarantine
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
-from celery_poison.ledger.rows import Alike
 from celery_poison.metrics import register
 from celery_poison.metrics.exporter import Exporter
 from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
 from celery_poison.model import Start
+from celery_poison.quarantine.groups import Alike
 from celery_poison.quarantine.read_model import MAX_NAME, MAX_SERIES, OTHERS, series
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled

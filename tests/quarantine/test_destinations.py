@@ -10,11 +10,12 @@ from celery import group
 
 from celery_poison.broker import publish
 from celery_poison.errors import IllegalTransition
-from celery_poison.failover.departures import Departures
 from celery_poison.headers import MID, RELEASE, VERDICT
-from celery_poison.ledger import decisions
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine import transitions
+from celery_poison.quarantine.departures import Departures
+from celery_poison.quarantine.transitions import decisions_of
+from celery_poison.quarantine.views import Views
 from celery_poison.rules.destinations import TOLD, Route
 from celery_poison.testing import wait_until
 from tests import sampled
@@ -93,7 +94,7 @@ def test_WAS_4_what_a_person_may_still_do_about_a_message_in_another_queue(
     with pytest.raises(IllegalTransition, match="alone"):
         fleet.quarantine.message(first)
     with pytest.raises(IllegalTransition, match="sent to the queue"):
-        keeper.ledger.decisions.decide(first, "release", "ann")  # somebody who looked before it was sent
+        decisions_of(keeper.ledger).decide(first, "release", "ann")  # somebody who looked before it was sent
     numbers = {raw["headers"][MID]: raw["headers"][RELEASE] for raw in keeper.raw_on_redis("dead.letters")}
     record = fleet.quarantine.get(first)
     state = keeper.ledger.messages.look(first, record.id, 1000)
@@ -186,7 +187,9 @@ def test_MSG_4_a_destination_that_refuses_holds_up_nobody_and_loses_nothing(
     mover = outgoing(fleet, keeper)
     with monkeypatch.context() as patch:
         patch.setattr(publish.Publisher, "publish", refusing)
-        patch.setattr("celery_poison.failover.departures.MOVED_AT_ONCE", 2)  # fewer than those that are stuck
+        patch.setattr(
+            "celery_poison.quarantine.departures.MOVED_AT_ONCE", 2
+        )  # fewer than those that are stuck
         for _ in range(4):
             mover.round()
     assert {raw["headers"][MID] for raw in keeper.raw_on_redis("dead.letters")} == {*others}
@@ -225,8 +228,8 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
         mid = keeper.send_and_keep("fleet.healthy", number, goes=goes)
         id = fleet.quarantine.get(mid).id
         if name == "scheduled":
-            ledger.decisions.schedule(mid, 0.001, 2, "ann", "")
-            wait_until(lambda: Queries(ledger).outgoing(1), what="due")
+            decisions_of(ledger).schedule(mid, 0.001, 2, "ann", "")
+            wait_until(lambda: Views(ledger).outgoing(1), what="due")
 
         def move() -> None:
             app = build_app(fleet.environ())
@@ -238,7 +241,7 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
         assert b"body" in row or _copies(keeper, queue), f"lost at {number}"
         with monkeypatch.context() as patch:
             # Its successor goes on, once what the dead one reserved is abandoned.
-            patch.setattr(decisions, "DECISION_PATIENCE_MS", 0)
+            patch.setattr(transitions, "DECISION_PATIENCE_MS", 0)
             outgoing(fleet, keeper).round()
         recorded = ledger.messages.look(mid, id, 1000)
         copies = _copies(keeper, queue)
@@ -263,7 +266,7 @@ def test_WAS_8_a_worker_that_takes_the_copy_before_its_monitor_has_noted_it_wins
 
     def taken_at_once(self: Any, stored: Any, queue: str, headers: Any) -> None:
         put(self, stored, queue, headers)
-        ledger.decisions.released(mid, id, headers[RELEASE], queue=queue)
+        decisions_of(ledger).released(mid, id, headers[RELEASE], queue=queue)
 
     monkeypatch.setattr(publish.Publisher, "publish", taken_at_once)
     outgoing(fleet, keeper).round()

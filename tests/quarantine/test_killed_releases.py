@@ -8,8 +8,7 @@ from itertools import count
 import pytest
 
 from celery_poison import Quarantine
-from celery_poison.ledger import decisions
-from celery_poison.quarantine import Care
+from celery_poison.quarantine import Care, transitions
 from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.factory import build_app
@@ -43,7 +42,7 @@ def test_NEW_6_a_release_that_is_killed_at_any_command_loses_nothing_and_nothing
             assert all(waiting[mid] <= 1 for mid in mids), f"{to} {care}: doubled at {number}"
             with monkeypatch.context() as patch:
                 # Somebody types the same command again, once the decision of the dead one is abandoned.
-                patch.setattr(decisions, "DECISION_PATIENCE_MS", 0)
+                patch.setattr(transitions, "DECISION_PATIENCE_MS", 0)
                 fleet.quarantine.release(mids, to=to, force=True)
             # Out of the way of those that are sent next.
             while keeper.ledger.client.lmove("celery", "later", "RIGHT", "LEFT"):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from celery_poison.failover.departures import Departures
 from celery_poison.headers import MID
 from celery_poison.quarantine.care import BadCare
+from celery_poison.quarantine.departures import Departures
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper
 from tests.quarantine.test_destinations import DEAD

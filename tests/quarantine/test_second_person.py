@@ -13,7 +13,7 @@ import pytest
 
 from celery_poison import Quarantine
 from celery_poison.errors import SecondPersonNeeded
-from celery_poison.ledger.decisions import wishes
+from celery_poison.quarantine.wishes import wishes
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.quarantine.keeping import Keeper

@@ -8,9 +8,9 @@ import pytest
 from celery import chain
 
 from celery_poison import Quarantine
-from celery_poison.ledger.journal import position
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Care
+from celery_poison.quarantine.journal import position
 from celery_poison.testing import wait_until
 from tests import PATIENCE, sampled
 from tests.apps.harness import Fleet

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_poison.ledger.wanted import want
 from celery_poison.quarantine.survey import overview
+from celery_poison.quarantine.wanted import want
 from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court
 

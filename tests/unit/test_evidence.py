@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.evidence import sentence_of
 from celery_poison.quarantine.sentences import why
 from celery_poison.states import State
 from celery_poison.testing import wait_until
@@ -44,7 +45,7 @@ def test_evidence_is_read_as_it_was_written(
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "{", '{"new": 1}', "null"])
 def test_what_nobody_understands_is_no_evidence(text: str) -> None:
     assert Evidence.decode(text) == NO_EVIDENCE
-    assert NO_EVIDENCE.sentence() == ""
+    assert sentence_of(NO_EVIDENCE) == ""
 
 
 @pytest.mark.parametrize(
@@ -65,15 +66,15 @@ def test_NEW_2_unknown_is_said_to_be_unknown(
     evidence: Evidence, cause: str, outside: bool, words: str
 ) -> None:
     assert (evidence.cause, evidence.is_from_outside) == (cause, outside)
-    assert words in evidence.sentence()
+    assert words in sentence_of(evidence)
 
 
 def test_memory_is_told_by_its_peak_and_its_limit() -> None:
-    told = Evidence(rss_kb=47_104, limit_kb=24_684_544).sentence()
+    told = sentence_of(Evidence(rss_kb=47_104, limit_kb=24_684_544))
     assert told == "Memory: peak 46 MiB (limit 24,106 MiB)."
-    told = Evidence(rss_kb=292_864, limit_kb=262_144, limit_of="trial").sentence()
+    told = sentence_of(Evidence(rss_kb=292_864, limit_kb=262_144, limit_of="trial"))
     assert told == "Memory: peak 286 MiB (limit 256 MiB, poison_trial_memory_limit)."
-    assert Evidence(rss_kb=1_258_291).sentence() == "Memory: peak 1,229 MiB."
+    assert sentence_of(Evidence(rss_kb=1_258_291)) == "Memory: peak 1,229 MiB."
 
 
 # --- what a process leaves behind --------------------------------------------------------------------

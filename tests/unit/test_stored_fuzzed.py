@@ -18,15 +18,16 @@ from hypothesis import strategies as st
 
 from celery_poison.causes import Evidence
 from celery_poison.extensions.proposals.proposal import Proposal
-from celery_poison.ledger.decisions import Wish
-from celery_poison.ledger.pauses import read_pauses
 from celery_poison.model import Start
+from celery_poison.quarantine.evidence import sentence_of
 from celery_poison.quarantine.lines import BadExport
 from celery_poison.quarantine.lines import fields_of_line as fields_of
 from celery_poison.quarantine.search import BadFilter, Filter
 from celery_poison.quarantine.sentences import sentence
 from celery_poison.quarantine.spool import Spool, Spooled
+from celery_poison.quarantine.wishes import Wish
 from celery_poison.rules.blocks import read_rules
+from celery_poison.rules.pauses import read_pauses
 from tests.docs.pages import rows, section, text, words
 
 fuzzed = settings(
@@ -85,7 +86,7 @@ _sheets = st.fixed_dictionaries(
 def test_what_stands_for_a_proposal_or_for_evidence_is_one_or_is_left(raw: bytes) -> None:
     Proposal.read(raw, 0.0)
     with suppress(UnicodeDecodeError):
-        Evidence.decode(raw.decode()).sentence()
+        sentence_of(Evidence.decode(raw.decode()))
 
 
 @fuzzed

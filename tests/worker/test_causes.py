@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from celery_poison.quarantine.evidence import sentence_of
 from tests import PATIENCE, sampled
 from tests.apps.confined import Confined, new_memory_group
 from tests.apps.harness import ROOT
@@ -45,7 +46,7 @@ def test_NEW_2_every_death_has_its_cause_and_its_evidence(
         cause, wanted, told = DEATHS[sent[record.id]]
         assert (record.cause, record.crashes, record.strikes) == (cause, 2, 2), sent[record.id]
         assert record.pid, sent[record.id]
-        assert told in f"{record.story} {record.evidence.sentence()}", sent[record.id]
+        assert told in f"{record.story} {sentence_of(record.evidence)}", sent[record.id]
         for entry in _crashes(crew, record.id):
             evidence = json.loads(entry["evidence"])
             stack = evidence.pop("stack", [])
@@ -103,7 +104,7 @@ def test_NEW_2_an_outsiders_sigkill_cannot_be_told_and_counts_and_the_survivor_i
         crew.await_that(lambda: crew.starts("waits_for_repair") == 2, "on trial")
         (record,) = crew.quarantine.list(candidates=True)
         assert (record.cause, record.strikes) == ("signal:9", 1)
-        assert "The sender of SIGKILL is not known" in record.evidence.sentence()
+        assert "The sender of SIGKILL is not known" in sentence_of(record.evidence)
         crew.marks.repair()
         assert result.get(timeout=PATIENCE) == 1
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "cleared")

@@ -8,8 +8,8 @@ from typing import Any
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
+from celery_poison.quarantine.views import Views
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup
 from celery_poison.worker.worker import Worker
 
@@ -46,5 +46,5 @@ def test_EMS_4_who_leaves_after_it_was_taken_for_dead_takes_back_what_is_held_ag
         worker = Worker.__new__(Worker)
         vars(worker).update(parts)
         worker.farewell()
-        assert not Queries(ledger).candidate_ids()
+        assert not Views(ledger).candidate_ids()
         assert not client.exists(ledger.keys.lineage("id"))

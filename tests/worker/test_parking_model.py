@@ -22,10 +22,10 @@ from celery_poison.failover import parking
 from celery_poison.headers import MID, PARK, TRIAL
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Parked, Start, StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored_message import pack
+from celery_poison.quarantine.views import Views
 from celery_poison.worker.receive import Delivery, facts_of, needs_care, note_delivery
 from tests import sampled
 
@@ -68,7 +68,7 @@ class ParkingMachine(RuleBasedStateMachine):
         client = open_redis(self.url)
         client.flushdb()
         self.ledger = Ledger(client, Keys("model"))
-        self.queries = Queries(self.ledger)
+        self.queries = Views(self.ledger)
         self.broker: list[Copy] = [Copy()]
         self.numbers, self.tokens = itertools.count(), itertools.count()
         self.workers = [self._born() for _ in range(3)]

@@ -14,9 +14,9 @@ from celery_poison import causes
 from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Phase, Start
 from celery_poison.quarantine.stored_message import original, pack
+from celery_poison.quarantine.views import Views
 from celery_poison.worker import inflight as settling
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation
@@ -32,7 +32,7 @@ class Here:
     """One worker's memory, and the ledger that it shares with others."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.ledger, self.queries = ledger, Queries(ledger)
+        self.ledger, self.queries = ledger, Views(ledger)
         self.me = Incarnation("w1@h")
         self.inflight, self.deferred_cleanup = InFlight(), DeferredCleanup(ledger)
         self.later: list[Callable[[], Any]] = []

@@ -20,7 +20,9 @@ from celery_poison.decide import End, Run
 from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Outcome, Over, begun, ended, turn_of
 from celery_poison.extensions.deploy_guard.record import Record, Seen
-from celery_poison.ledger.pauses import Pause, Paused, Scope
+from celery_poison.ledger.pauses import Paused
+from celery_poison.quarantine.evidence import place_in
+from celery_poison.rules.pauses import Pause, Scope
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry
 
@@ -123,7 +125,7 @@ class Guarding(Hold):
     def died(self, token: str, run: Run, error: BaseException) -> None:
         """Hear of a death, before :meth:`ended`."""
         if token in self._tasks and not run.asked and not run.leaving:
-            place = causes.place_in(getattr(error, "evidence", NO_EVIDENCE).source)
+            place = place_in(getattr(error, "evidence", NO_EVIDENCE).source)
             note = causes.short(run.cause) + (f", {place}" if place else "")
             self._deaths[token] = run.cause, note
 

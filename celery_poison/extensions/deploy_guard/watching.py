@@ -15,8 +15,9 @@ from celery_poison.extensions.deploy_guard.first_runs import Over
 from celery_poison.extensions.deploy_guard.record import Record
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet_model import WorkerRecord
-from celery_poison.ledger.pauses import Pause, paused_versions
+from celery_poison.ledger.pauses import paused_versions
 from celery_poison.ledger.queries import Queries
+from celery_poison.rules.pauses import Pause
 
 logger = get_logger("celery_poison")
 

@@ -22,8 +22,14 @@ from celery.utils.log import get_logger
 
 from celery_poison.broker.capture import Outgoing, captured
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.extensions.error_transactions.owed import (
+    attempt_rows,
+    cross_off,
+    forget_attempt,
+    owe,
+    owed_reports,
+)
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.owed import attempt_rows, cross_off, forget_attempt, owe, owed_reports
 from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy

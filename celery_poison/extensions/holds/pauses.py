@@ -6,8 +6,8 @@ from typing import Any
 
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.pauses import Scope, field_of
 from celery_poison.ledger.scripts import Code
+from celery_poison.rules.pauses import Scope, field_of
 
 
 class Pauses:

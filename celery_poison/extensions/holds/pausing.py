@@ -36,8 +36,9 @@ from celery_poison.extensions.holds.suspension import (
     after_run,
     most_suspended,
 )
-from celery_poison.ledger.pauses import Paused, Scope
+from celery_poison.ledger.pauses import Paused
 from celery_poison.ledger.queries import Queries
+from celery_poison.rules.pauses import Scope
 from celery_poison.worker.site import Site
 
 logger = get_logger("celery_poison")

@@ -21,6 +21,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.room import ACTOR
 from celery_poison.quarantine.stored_message import identity_of, original, stored_fields
+from celery_poison.quarantine.transitions import decisions_of
 
 logger = get_logger("celery_poison")
 
@@ -86,7 +87,7 @@ class Discarder:
             return True
         if mid:
             with suppress(*OVERTAKEN):  # another publisher removed it
-                ledger.decisions.purge(mid, ACTOR, "a worker had received it already", number=0)
+                decisions_of(ledger).purge(mid, ACTOR, "a worker had received it already", number=0)
         return False
 
     def _from_rabbitmq(self, ledger: Ledger, connection: Any, queue: str, number: int) -> Iterator[bool]:
@@ -104,7 +105,7 @@ class Discarder:
         """Put a message on record as given up; see ``DecisionTransitions.discard_old``."""
         identity, kept = identity_of(message), original(message)
         shown = arguments(self._app, self._plugin.settings.redact, identity.task, kept)
-        return ledger.decisions.discard_old(
+        return decisions_of(ledger).discard_old(
             identity.mid,
             id=identity.id,
             task=identity.task,

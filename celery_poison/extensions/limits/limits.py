@@ -24,7 +24,7 @@ from celery.canvas import _chain, _chord, group, maybe_signature
 from celery.utils.log import get_logger
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
-from celery_poison.broker.capture import captured_by, exempt, is_exempt, is_exempt_here
+from celery_poison.broker.capture import captured_by, exempt, limited
 from celery_poison.broker.publish import depth
 from celery_poison.errors import ConfigurationError, QueueFull
 from celery_poison.extension import Extension
@@ -74,7 +74,7 @@ class Limits(Extension):
             return
         wanted = {queue: 1 for queue in self.queues_of(options) if self.limit(queue)}
         # Far from the limit it does not matter what is exempt, and to find out takes as long as all the rest.
-        if wanted and not self._took(wanted) and not is_exempt(self.host.app, message):
+        if wanted and not self._took(wanted) and not _is_exempt(self.host.app, message):
             self.take(producer.connection, wanted, lambda: flush(producer))
 
     def sending(self, connection: Any, exchange: str, routing_key: str, number: int) -> None:
@@ -246,7 +246,7 @@ def _whole(
         QueueFull: there is none for all of it; nothing was sent.
     """
     limits = limits_of(app)
-    if limits is None or not limits.are_set() or captured_by.get() or is_exempt_here(app):
+    if limits is None or not limits.are_set() or captured_by.get() or _is_exempt_here(app):
         return publish()
     if app.conf.task_always_eager:
         return publish()
@@ -284,3 +284,21 @@ def _queues(limits: Limits, app: Celery, signature: Any, options: Mapping[str, A
     address = {name: given[name] for name in _ADDRESS if given.get(name) is not None}
     routed = app.amqp.router.route(address, signature.task, signature.args, signature.kwargs, task)
     return limits.queues_of(routed)
+
+
+def _is_exempt(app: Celery, message: Any) -> bool:
+    """Whether a message takes the place of one that was accepted: it never fails for a limit (MSG-3).
+
+    That is a retry, and what a worker sends after a task's end: the next of its chain, its callbacks, the
+    body of its chord. Of an unguarded task nobody can tell that from what its body sends.
+    """
+    body = message.body
+    return _is_exempt_here(app) or bool(
+        message.headers.get("retries") or (isinstance(body, dict) and body.get("retries"))
+    )
+
+
+def _is_exempt_here(app: Celery) -> bool:
+    """Whether everything that is published at this moment is exempt."""
+    here = limited.get()
+    return not here if here is not None else app.current_worker_task is not None

@@ -27,12 +27,12 @@ from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.failover.aside import Aside
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.fleet_model import GateRecord
-from celery_poison.ledger.pauses import Pause, paused_versions
-from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.pauses import paused_versions
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.finder import Finder
 from celery_poison.quarantine.search import By, Group
+from celery_poison.quarantine.views import GateRecord, Views
+from celery_poison.rules.pauses import Pause
 from celery_poison.rules.values import receivers_of
 from celery_poison.settings import Settings
 
@@ -235,7 +235,7 @@ class Notifier:
         self._ledger, self._notes = ledger, Notes(ledger)
         #: Tasks that are paused for a version, each by what is noted about it.
         self._pauses: dict[str, Pause] = {}
-        self._queries = Queries(ledger)
+        self._queries = Views(ledger)
         self._finder = Finder(ledger, self._queries)
         self._wording = Wording(app.main or "celery", settings.namespace)
         self._announce = announce

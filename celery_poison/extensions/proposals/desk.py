@@ -7,9 +7,9 @@ from typing import NamedTuple
 from celery import Celery
 
 from celery_poison.extensions.proposals.proposals import Proposals
-from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import check_owner, default_actor
+from celery_poison.quarantine.views import Views
 
 
 class Applied(NamedTuple):
@@ -39,7 +39,7 @@ class ProposalDesk:
         Raises:
             ProposalRefused: it is over, or decided already, or there is a newer one.
         """
-        check_owner(self._app, Queries(self._ledger))
+        check_owner(self._app, Views(self._ledger))
         actor = actor or default_actor()
         done = Proposals(self._ledger).apply(version, actor=actor, note=note, rules_only=rules_only)
         return Applied(version, *done)
@@ -50,5 +50,5 @@ class ProposalDesk:
         Raises:
             ProposalRefused: as :meth:`apply`.
         """
-        check_owner(self._app, Queries(self._ledger))
+        check_owner(self._app, Views(self._ledger))
         Proposals(self._ledger).dismiss(version, actor=actor or default_actor(), note=note)

@@ -24,11 +24,12 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.failed import call_hooks
 from celery_poison.quarantine.failing import ResultRefused, call_in_worker, store_failure
+from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.rules.destinations import ACTOR
 from celery_poison.states import State
 from celery_poison.task import PoisonTask
-from celery_poison.worker.failed import call_hooks
 
 logger = get_logger("celery_poison")
 
@@ -71,7 +72,7 @@ def tell_caller(app: Celery, mid: str) -> None:
         if record is None or not kept or record.state != State.NDLV or record.told:
             return
         try:
-            number = ledger.decisions.decide(mid, "tell", ACTOR)
+            number = decisions_of(ledger).decide(mid, "tell", ACTOR)
         except (IllegalTransition, MessageNotFound):
             return  # a person was faster
         _tell(app, ledger, record, kept, number)
@@ -88,7 +89,7 @@ def _tell(app: Celery, ledger: Ledger, record: MessageRecord, kept: Mapping[str,
     except IllegalTransition as refused:  # its result is SUCCESS
         logger.warning("celery_poison: the caller of %s gets no failure: %s", record.id, refused)
     except BaseException:
-        ledger.decisions.undecide(record.mid, number)
+        decisions_of(ledger).undecide(record.mid, number)
         raise
     else:
         try:

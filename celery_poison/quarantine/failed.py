@@ -19,12 +19,12 @@ from kombu.serialization import loads, prepare_accept_content
 
 from celery_poison.basics.calling import tell
 from celery_poison.errors import GivenUp
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.body import unpacked
 from celery_poison.quarantine.failing import FAILED, context_of
 from celery_poison.quarantine.stored_message import stored_message
+from celery_poison.quarantine.views import Views
 from celery_poison.task import PoisonTask
 
 logger = get_logger("celery_poison")
@@ -44,7 +44,7 @@ def register(app: Celery) -> None:
 
 def _call_hooks_of(app: Celery, mid: str, sentence: str) -> None:
     ledger = plugin_of(app).open_ledger()
-    queries = Queries(ledger)
+    queries = Views(ledger)
     try:
         raw, record = queries.message(mid), queries.record(mid)
     finally:

@@ -1,23 +1,28 @@
-"""Transitions of messages by what a person decides: out of quarantine, and of those that were given up."""
+"""Transitions of messages in quarantine, and of those that were given up: what a person decides; groups."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any
 
-from celery_poison.basics.text import count_of
-from celery_poison.errors import IllegalTransition, PoisonError
-from celery_poison.ledger.connection import Namespace, clear_errors
+from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError, PolicyConflict
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Code, Part
-from celery_poison.model import Record
+from celery_poison.quarantine.wishes import Wish
+from celery_poison.rules.blocks import Kind
 from celery_poison.states import Event
 
 #: After this long an operator's unfinished decision counts as abandoned.
 DECISION_PATIENCE_MS = 30_000
+
+#: How long it is known what was imported, so that the same file does it once.
+REMEMBER_IMPORTS_MS = 30 * 86_400_000
+
+#: Messages that are put into their groups in one step.
+REGROUPED = 500
 
 #: How a message was given up -> why ``restore`` wants force.
 WHY_FORCE = {
@@ -55,7 +60,7 @@ class DecisionTransitions(Part):
         """
         words = {"verb": verb, "actor": actor, "note": note, "patience_ms": DECISION_PATIENCE_MS}
         calls = (({"message": self._scripts.keys.message(mid)}, {"mid": mid}) for mid in mids)
-        replies = self._scripts.call_each("decide", calls, as_text=True, **words)
+        replies = self._scripts.call_each(f"{__package__}:decide", calls, as_text=True, **words)
         return [reply if isinstance(reply, PoisonError) else int(reply[1]) for reply in replies]
 
     def undecide(self, mid: str, number: int) -> None:
@@ -65,7 +70,7 @@ class DecisionTransitions(Part):
     def undecide_each(self, decisions: Iterable[tuple[str, int]]) -> None:
         """Give reserved messages back, given as (mid, number), in one round trip."""
         calls = (({"message": self._scripts.keys.message(mid)}, {"number": n}) for mid, n in decisions)
-        self._scripts.call_each("undecide", calls, as_text=True)
+        self._scripts.call_each(f"{__package__}:undecide", calls, as_text=True)
 
     def schedule(self, mid: str, after: float, times: int, actor: str, note: str) -> bool:
         """Let a message go back to its queue after ``after`` seconds, ``times`` times at most; 0: never.
@@ -79,7 +84,7 @@ class DecisionTransitions(Part):
         plan = ": ".join(filter(None, (f"in {after:g} s, {times} times at most" if times else "", note)))
         words: dict[str, Any] = {"mid": mid, "times": times, "pause_ms": round(after * 1000)}
         words |= {"patience_ms": DECISION_PATIENCE_MS, "actor": actor, "note": note, "said": plan}
-        return self._scripts.call("schedule", **words)[0] is Code.OK
+        return self._scripts.call(f"{__package__}:schedule", **words)[0] is Code.OK
 
     def postpone(self, mid: str, seconds: float) -> None:
         """Let a message that leaves quarantine by itself wait once more, unless it has left."""
@@ -99,7 +104,7 @@ class DecisionTransitions(Part):
         Raises:
             MessageNotFound, IllegalTransition, StaleDelivery: another act was faster.
         """
-        self._scripts.call("sent", mid=mid, number=number, actor=actor, canvas=canvas)
+        self._scripts.call(f"{__package__}:sent", mid=mid, number=number, actor=actor, canvas=canvas)
 
     def released(
         self, mid: str, id: str, release: int, actor: str = "", note: str = "", queue: str = ""
@@ -119,7 +124,7 @@ class DecisionTransitions(Part):
         """Complete releases, given as (mid, task id, number), at once; return why each is refused."""
         common = {"actor": actor, "note": note, "queue": queue}
         calls = ((self._of(mid, id), {"mid": mid, "release": number}) for mid, id, number in releases)
-        replies = self._scripts.call_each("released", calls, as_text=True, **common)
+        replies = self._scripts.call_each(f"{__package__}:released", calls, as_text=True, **common)
         return [reply if isinstance(reply, PoisonError) else None for reply in replies]
 
     def give_up(self, mid: str, event: Event, actor: str, note: str, number: int = 0) -> None:
@@ -128,7 +133,9 @@ class DecisionTransitions(Part):
         Raises:
             StaleDelivery: another person took the decision over.
         """
-        self._scripts.call("give_up", mid=mid, event=event, actor=actor, note=note, number=number)
+        self._scripts.call(
+            f"{__package__}:give_up", mid=mid, event=event, actor=actor, note=note, number=number
+        )
 
     # --- what was given up, or is given up for a changed copy -----------------------------------
 
@@ -159,7 +166,7 @@ class DecisionTransitions(Part):
         """
         words: dict[str, Any] = {"id": id, "task": task, "queue": queue, "cause": cause, "reason": reason}
         words |= {"actor": actor, "size": size, "list": list, "payload": payload}
-        return Code(self._scripts.call("discard_old", rest=fields, mid=mid, **words)[0])
+        return Code(self._scripts.call(f"{__package__}:discard_old", rest=fields, mid=mid, **words)[0])
 
     def restore(self, mid: str, actor: str, note: str, *, force: bool = False) -> None:
         """Bring what was discarded back into quarantine (NDLV), with its history, causes and counts.
@@ -171,7 +178,7 @@ class DecisionTransitions(Part):
             MessageNotFound: it is not on record.
             IllegalTransition: it is not given up; or it was failed or edited, and there is no ``force``.
         """
-        reply = self._scripts.call("restore", mid=mid, actor=actor, note=note, force=force)
+        reply = self._scripts.call(f"{__package__}:restore", mid=mid, actor=actor, note=note, force=force)
         if reply[0] is Code.CONFLICT:
             raise IllegalTransition(
                 WHY_FORCE.get(reply[1].decode(), "it was not merely discarded: use force")
@@ -199,7 +206,21 @@ class DecisionTransitions(Part):
         """
         words: dict[str, Any] = {"mid": mid, "copy_mid": copy_mid, "actor": actor, "note": note}
         self._scripts.call(
-            "edit", {"copy": self._scripts.keys.message(copy_mid)}, rest=fields, **words, number=number
+            f"{__package__}:edit",
+            {"copy": self._scripts.keys.message(copy_mid)},
+            rest=fields,
+            **words,
+            number=number,
+        )
+
+    def import_message(
+        self, mid: str, id: str, fields: Mapping[str, str | bytes | int], *, actor: str, note: str
+    ) -> bool:
+        """Store a message of another ledger (NDLV); False if it is here, or was imported lately."""
+        words = {"actor": actor, "note": note, "remember_ms": REMEMBER_IMPORTS_MS}
+        return (
+            self._scripts.call(f"{__package__}:import", self._of(mid, id), rest=fields, mid=mid, **words)[0]
+            is Code.OK
         )
 
     def purge(self, mid: str, actor: str, note: str, number: int | None = None) -> None:
@@ -213,7 +234,7 @@ class DecisionTransitions(Part):
             IllegalTransition: it is not given up.
             StaleDelivery: it is not that decision any more.
         """
-        self._scripts.call("purge", mid=mid, actor=actor, note=note, number=number)
+        self._scripts.call(f"{__package__}:purge", mid=mid, actor=actor, note=note, number=number)
 
     def ask(
         self, whole: str, wish: Mapping[str, object], *, said: str, keep: float
@@ -230,66 +251,92 @@ class DecisionTransitions(Part):
         """
         act, keep_ms = sha256(whole.encode()).hexdigest(), int(keep * 1000)
         code, first, now = self._scripts.call(
-            "ask", act=act, wish=json.dumps(wish), said=said, keep_ms=keep_ms
+            f"{__package__}:ask", act=act, wish=json.dumps(wish), said=said, keep_ms=keep_ms
         )
         return code is Code.OK, Wish.decode(first), now / 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish(Record):
-    """What a person asked for that needs two persons.
+class GroupTransitions(Part):
+    """Groups of messages in quarantine, put right where an older version has left them wrong."""
 
-    Attributes:
-        act: what is typed for it, after ``celery poison``.
-        messages: how many it was about when it was asked for.
-        since, until: seconds since 1970 by Redis' clock.
-    """
+    def note_repair(self, ends: bool = False) -> None:
+        """Note that groups are being put right, or (``ends``) that they have been."""
+        with clear_errors("noting a repair"):
+            key = self._scripts.keys.groups_repair
+            self._scripts.client.delete(key) if ends else self._scripts.client.set(key, "1")
 
-    actor: str
-    act: str
-    messages: int
-    note: str
-    since: float
-    until: float
+    def regroup(self, mids: Sequence[str]) -> None:
+        """Put messages in quarantine into their groups, where a version of before has not."""
+        for start in range(0, len(mids), REGROUPED):
+            page = mids[start : start + REGROUPED]
+            self._scripts.call(f"{__package__}:regroup", rest=page)
 
-    @classmethod
-    def decode(cls, raw: bytes | str) -> Self:
-        """Return it; ValueError: it is none."""
-        try:
-            wish = json.loads(raw)
-            return cls(
-                actor=str(wish["actor"]),
-                act=str(wish["act"]),
-                messages=int(wish["messages"]),
-                note=str(wish["note"]),
-                since=wish["at_ms"] / 1000,
-                until=wish["until_ms"] / 1000,
+    def ungroup(self, kind: str, labels: tuple[str, str, str], mids: Sequence[str]) -> None:
+        """Take those out of a group that are not in quarantine any more: a version of before left them there.
+
+        Args:
+            labels: task, cause, and queue or fingerprint.
+        """
+        task, cause, third = labels
+        self._scripts.call(
+            f"{__package__}:ungroup", rest=mids, kind=kind, task=task, cause=cause, third=third
+        )
+
+
+class PolicyTransitions(Part):
+    """What a person decides for the whole fleet."""
+
+    def set(self, task: str, options: str, expected: int, actor: str, note: str) -> int:
+        """Override the policy of a task, or of every task (``*``), at run time; return the new version.
+
+        Args:
+            options: JSON object; the empty string takes the override away.
+            expected: the version from which the caller started.
+
+        Raises:
+            PolicyConflict: that is not the version any more.
+        """
+        words = {"task": task, "options": options, "actor": actor, "note": note}
+        code, version = self._scripts.call(f"{__package__}:policy_set", **words, expected=expected)
+        if code is Code.CONFLICT:
+            raise PolicyConflict(
+                f"a policy was changed meanwhile: the version is {version}, not {expected}; nothing was done"
             )
-        except (TypeError, LookupError, OverflowError) as error:
-            raise ValueError(f"{raw!r} is no wish") from error
+        return int(version)
 
-    @property
-    def story(self) -> str:
-        """It in a sentence."""
-        note = f": {self.note}" if self.note else ""
-        return f"{self.actor} asked for {self.act} ({count_of(self.messages, 'message')}){note}"
+    def block(
+        self, kind: Kind, name: str, *, task: str, lasts_ms: int, actor: str, note: str, said: str
+    ) -> int:
+        """Send messages of a task, or of a fingerprint, to quarantine on arrival; return the version.
 
-    @property
-    def how(self) -> str:
-        """What the second person does."""
-        same = "ids" if "ID..." in self.act else "words"
-        return f"another person does it by the same {same}: celery poison {self.act} --actor NAME"
+        Args:
+            task: whose messages can match; empty: those of any task.
+            lasts_ms: 0 for until a person unblocks it.
+            said: the journal's note.
+        """
+        words: dict[str, Any] = {"kind": kind, "name": name, "task": task, "lasts_ms": lasts_ms}
+        return int(self._scripts.call(f"{__package__}:block", **words, actor=actor, note=note, said=said)[1])
+
+    def unblock(self, kind: Kind, name: str, *, actor: str, said: str) -> int:
+        """Take a rule off the block list, with the convictions that led to it; return the version.
+
+        Raises:
+            MessageNotFound: it is not blocked.
+        """
+        keys = {"convictions": self._scripts.keys.convictions(name)}
+        reply = self._scripts.call(
+            f"{__package__}:unblock", keys, kind=kind, name=name, actor=actor, said=said
+        )
+        if reply[0] is Code.DONE:
+            raise MessageNotFound(f"{kind} {name} is not blocked")
+        return int(reply[1])
 
 
-def wishes(ledger: Namespace) -> list[Wish]:
-    """Return the wishes that wait for a second person, the oldest first; raises ``LedgerUnavailable``."""
-    with clear_errors("reading what was asked for"):
-        pipe = ledger.client.pipeline(transaction=False)
-        pipe.hvals(ledger.keys.asked)
-        pipe.time()
-        texts, (now, micros) = pipe.execute()
-    asked = []
-    for text in texts:
-        with suppress(ValueError):  # a newer version may have written it
-            asked.append(Wish.decode(text))
-    return sorted((wish for wish in asked if wish.until > now + micros / 1e6), key=lambda wish: wish.since)
+def policies_of(ledger: Ledger) -> PolicyTransitions:
+    """Return what a person may decide for the whole fleet of a ledger."""
+    return PolicyTransitions(ledger.scripts)
+
+
+def decisions_of(ledger: Ledger) -> DecisionTransitions:
+    """Return what a person may decide in a ledger."""
+    return DecisionTransitions(ledger.scripts)

@@ -18,11 +18,12 @@ from celery_poison.errors import OVERTAKEN, DecisionPending, Fenced, LedgerUnava
 from celery_poison.failover.refusals import REFUSED_FOR, Refusals
 from celery_poison.headers import VERDICT
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.body import BodyBroken, BodyRefused
 from celery_poison.quarantine.failing import canvas_in
 from celery_poison.quarantine.stored_message import PublishRefused, as_released, publish_release, sent_to
+from celery_poison.quarantine.transitions import decisions_of
+from celery_poison.quarantine.views import Views
 from celery_poison.rules.destinations import ACTOR, verdict_header
 
 #: Messages that are moved out of quarantine in one round.
@@ -39,7 +40,7 @@ class Departures:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
-        self._queries = Queries(ledger)
+        self._queries = Views(ledger)
         self._refusals = Refusals("a message cannot leave quarantine yet, and is tried again")
 
     def round(self) -> int:
@@ -59,26 +60,26 @@ class Departures:
     def _move(self, publisher: Publisher, mid: str, record: MessageRecord | None) -> bool:
         queue = record.destination or record.queue if record else ""
         if queue in self._refusals:
-            self._ledger.decisions.postpone(mid, REFUSED_FOR)  # out of the way of those that can go
+            decisions_of(self._ledger).postpone(mid, REFUSED_FOR)  # out of the way of those that can go
             return False
         try:
-            number = self._ledger.decisions.decide(mid, *_decision(record))
+            number = decisions_of(self._ledger).decide(mid, *_decision(record))
             try:
                 if record is None:  # it came back to quarantine a moment ago
                     raise MessageNotFound(mid)
                 self._publish(publisher, record, number)
             except BaseException:
-                self._ledger.decisions.undecide(mid, number)
+                decisions_of(self._ledger).undecide(mid, number)
                 raise
         except DecisionPending:
-            self._ledger.decisions.postpone(mid, REFUSED_FOR)
+            decisions_of(self._ledger).postpone(mid, REFUSED_FOR)
         except OVERTAKEN:
             pass
         except (LedgerUnavailable, Fenced):
             raise
         except Exception as error:  # the queue's, or its own
             self._refusals.note(queue if isinstance(error, PublishRefused) else mid, error)
-            self._ledger.decisions.postpone(mid, REFUSED_FOR)
+            decisions_of(self._ledger).postpone(mid, REFUSED_FOR)
         else:
             return True
         return False
@@ -91,7 +92,7 @@ class Departures:
         if not record.destination:
             publish_release(publisher, stored, record.queue, number)
             _, actor, note = _decision(record)
-            self._ledger.decisions.released(record.mid, record.id, number, actor, note)
+            decisions_of(self._ledger).released(record.mid, record.id, number, actor, note)
             return
         copy = sent_to(stored, record.destination)
         copy = replace(copy, headers={**copy.headers, VERDICT: verdict_header(record)})
@@ -107,7 +108,7 @@ class Departures:
         if "canvas" not in raw:
             with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):
                 canvas = json.dumps(canvas_in(stored))
-        self._ledger.decisions.sent(record.mid, number, ACTOR, canvas)
+        decisions_of(self._ledger).sent(record.mid, number, ACTOR, canvas)
 
 
 def _decision(record: MessageRecord | None) -> tuple[str, str, str]:
