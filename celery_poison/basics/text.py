@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
+from functools import cache
 from importlib import metadata
 
 #: Characters of a task id that tell it apart: of one that is a UUID, and of one that a program made up.
@@ -18,6 +19,7 @@ _SHORT, _OWN = 8, 20
 utc: ContextVar[bool] = ContextVar("celery_poison_utc", default=False)
 
 
+@cache  # a millisecond each time, and every process that starts asks forty times
 def version(package: str = "celery-poison") -> str:
     """Return the installed version of a package."""
     try:

@@ -2,8 +2,8 @@
 
 The workers are processes of their own all the same: forked, in a session of their own, children of the test's
 process, which waits for them as for any other (``CLONE_PARENT``), and with an environment of their own in
-/proc. What only a fresh interpreter can do is left to one: pools that patch before anything is imported, and
-workers that start with Celery's defaults.
+/proc. What only a fresh interpreter can do is left to one: pools that patch before anything is imported,
+workers that start with Celery's defaults, and workers without extensions that this process has.
 """
 
 from __future__ import annotations
@@ -23,9 +23,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, NoReturn
 
+from tests.apps.factory import EXTENSIONS
+
 #: Everything that a worker imports whatever its app is; none of it looks at arguments or environment.
 MODULES = (
+    "billiard.popen_fork",
+    "billiard.sharedctypes",
     "celery.__main__",
+    "celery.app.control",
+    "celery.app.events",
+    "celery.app.log",
     "celery.bin.celery",
     "celery.apps.worker",
     "celery.backends.redis",
@@ -33,15 +40,37 @@ MODULES = (
     "celery.concurrency.solo",
     "celery.concurrency.thread",
     "celery.events.state",
+    "celery.fixups.django",
     "celery.worker.autoscale",
     "celery.worker.consumer",
+    "celery.worker.consumer.delayed_delivery",
     "celery.worker.control",
+    "celery.worker.strategy",
+    "importlib.readers",
+    "kombu.matcher",
+    "kombu.pidbox",
     "kombu.transport.pyamqp",
     "kombu.transport.redis",
     "redis.sentinel",
     "celery_poison.worker.bootsteps",
     "celery_poison.broker.transport",
     "celery_poison.sandbox.pool",
+)
+#: What a worker imports of extensions, unless they are left out.
+OF_EXTENSIONS = (
+    "black_box.sampler",
+    "deploy_guard",
+    "error_transactions",
+    "holds.pausing",
+    "items",
+    "limits.limits",
+    "notify",
+    "once",
+    "outbox.relay",
+    "outbox.storing",
+    "proposals.proposals",
+    "repro",
+    "telling.teller",
 )
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 _CLONE_PARENT = 0x8000
@@ -107,6 +136,7 @@ def _is_plain(command: Sequence[str], env: Mapping[str, str]) -> bool:
     as_usual = all(
         name in _ENVIRONMENT or env[name] == os.environ.get(name) for name in env if name.startswith("PYTHON")
     )
+    as_usual = as_usual and env.get(EXTENSIONS) == os.environ.get(EXTENSIONS)
     return _CLONE is not None and is_celery and forks and "--without-mingle" in command and as_usual
 
 
@@ -114,7 +144,8 @@ def _is_plain(command: Sequence[str], env: Mapping[str, str]) -> bool:
 
 
 def _serve(number: int) -> None:
-    for module in MODULES:
+    extensions = () if EXTENSIONS in os.environ else OF_EXTENSIONS
+    for module in (*MODULES, *(f"celery_poison.extensions.{each}" for each in extensions)):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
