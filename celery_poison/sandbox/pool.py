@@ -29,6 +29,8 @@ logger = get_logger("celery_poison")
 MOST = 50
 #: Seconds for which a suspect waits here; then the ledger keeps it, for whichever worker has a cell first.
 PARK_AFTER = 2.0
+#: Seconds for which a nursery must have lived whose place another one takes.
+LIVED = 60.0
 #: What a cell is thought to take whose task was never seen in one, in bytes.
 GUESS = 32 << 20
 #: Bytes of what it shares with the nursery that a cell writes to, and so holds for itself.
@@ -52,7 +54,7 @@ class Cells:
         self.host = host
         self._loop = host.loop
         self._give_back: Callable[[Any], Any] = lambda request: None
-        self._nursery = nursery
+        self._nursery, self._born_at = nursery, time.monotonic()
         self._free_slots = list(range(min(host.pool.slots, host.settings.trial_cells or MOST)))
         self._running: set[Trial] = set()
         self.waiting: deque[Trial] = deque()
@@ -73,7 +75,7 @@ class Cells:
     def are_usable(self) -> bool:
         """Whether suspects can be tried in cells at all, as far as it is known."""
         if isinstance(self._nursery, Nursery) and self._nursery.has_ended():
-            self._nursery = "the process that forks them has ended"
+            self._nursery = self._next_nursery()
         if isinstance(self._nursery, str) and self._nursery:
             self._complain(self._nursery)
         return self.can_be
@@ -82,6 +84,14 @@ class Cells:
     def can_be(self) -> bool:
         """Whether there are cells here, as far as is known without a look at the nursery; for any thread."""
         return isinstance(self._nursery, Nursery)
+
+    def _next_nursery(self) -> Nursery | str:
+        """Fork another where processes of the pool are forked as late, unless the last one hardly lived."""
+        born_at, self._born_at = self._born_at, time.monotonic()
+        if not self.host.pool.contained and self._born_at - born_at > LIVED:
+            with suppress(OSError):
+                return Nursery.forked(self._loop.consumer.app, self.host.worker)
+        return "the process that forks them has ended"
 
     def _complain(self, why: str) -> None:
         self.host.complain(

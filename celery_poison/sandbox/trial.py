@@ -64,6 +64,7 @@ class Host:
     """The worker to which a sandbox belongs.
 
     Attributes:
+        worker: its name in the ledger.
         loop: its event loop: the ``consumer`` and the number (``epoch``) of the present broker connection.
         complain: logs an error that no message suffers from, once.
         prepare: returns what makes a forked process ready for a request.
@@ -71,6 +72,7 @@ class Host:
         lease: descriptor of the memory with the worker's lease.
     """
 
+    worker: str
     settings: Settings
     pool: PoolFacts
     loop: Any

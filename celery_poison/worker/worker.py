@@ -191,6 +191,7 @@ class Worker:
 
     def _make_cells(self, nursery: Nursery | str) -> None:
         host = Host(
+            worker=self._me.first_worker,
             settings=self._settings,
             pool=self._pool,
             loop=self.loop,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from celery_poison.sandbox import trial
+from celery_poison.sandbox import pool, trial
 from tests.sandbox.apps import build
 
 trial.SETTING_UP = float(os.environ.get("SETTING_UP", trial.SETTING_UP))
+pool.LIVED = float(os.environ.get("LIVED", pool.LIVED))
 
 app = build(os.environ, current=True)

@@ -196,6 +196,20 @@ def test_a_nursery_that_ends_costs_its_suspects_nothing(court: Court, pool: str)
     assert len(court.events("crashed")) == 3, "those by which they became suspects"
 
 
+@pytest.mark.matrix
+def test_prefork_forks_another_nursery_in_the_place_of_one_that_has_ended(court: Court) -> None:
+    with court.worker(env={"LIVED": "0"}) as worker:
+        worker.wait_ready()
+        for n in range(3):
+            (nursery,) = court.nurseries()
+            assert court.suspect("trial.tells", n).get(timeout=PATIENCE)["in_cell"]
+            os.kill(nursery, signal.SIGKILL)
+            court.await_that(lambda: not court.nurseries(), "it has ended")
+            assert court.suspect("trial.tells", 9 + n).get(timeout=PATIENCE)["in_cell"]
+        assert not worker.log_text().count("cannot be tried in cells")
+    court.await_that(lambda: not court.nurseries(), "the nursery ends with its worker")
+
+
 @pytest.mark.parametrize("pool", sampled(["threads", "gevent"], ["prefork", "eventlet", "solo"]))
 def test_a_nursery_that_hangs_is_killed_and_its_suspects_run_in_the_emptied_pool(
     court: Court, pool: str
