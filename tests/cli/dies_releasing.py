@@ -56,8 +56,8 @@ NO_KEYS: dict[str, str] = {}
 
 
 def _run_each(self: Any, name: str, calls: Iterable[Any], **common: Any) -> Any:
-    calls = [*calls]
-    if name in SCRIPTS and _dies_at(name, len(calls)):
+    calls, step = [*calls], name.rpartition(":")[2]
+    if step in SCRIPTS and _dies_at(step, len(calls)):
         _die()
     return _each(self, name, calls, **common)
 
