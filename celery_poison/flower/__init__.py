@@ -7,7 +7,7 @@ Either ``celery -A proj poison flower`` with all of Flower's options, or two lin
 
 In reading order: here are added routes, tab and metrics. ``pages`` answers people, ``api`` programs, both
 after ``access`` has let a request in; what changes something, ``acts`` and ``changing`` do for both. What
-they ask is answered by ``ledger``, away from Flower's event loop, out of the read model and
+they ask is answered by ``async_ledger``, away from Flower's event loop, out of the read model and
 :class:`~celery_poison.quarantine.Quarantine`. ``choosing`` says what can be done, and with which messages;
 ``parts`` finds what extensions bring.
 """
@@ -24,7 +24,8 @@ from flower.views import monitor
 from tornado.template import Loader, Template
 from tornado.web import StaticFileHandler, url
 
-from celery_poison.flower import acts, api, pages, parts
+from celery_poison.flower import acts, api, pages
+from celery_poison.flower.parts import all_parts
 from celery_poison.metrics import register
 
 __all__ = ["install"]
@@ -71,6 +72,10 @@ def install() -> bool:
 
 def handlers() -> list[Any]:
     """Return the routes. Only ``url`` objects keep their arguments under Flower's ``--url_prefix``."""
+    held = [
+        url(r"/poison/held/resume", pages.Decide, {"act": acts.let_go}, name="poison-resume"),
+        url(r"/poison/held/begin", pages.Decide, {"act": acts.hold_back}, name="poison-hold"),
+    ]
     return [
         url(r"/poison", pages.ListPage, name="poison"),
         url(r"/poison/message/(.+)", pages.MessagePage, name="poison-message"),
@@ -84,12 +89,10 @@ def handlers() -> list[Any]:
         url(r"/poison/block", pages.BlockPage, name="poison-block"),
         url(r"/poison/block/end", pages.Unblock, name="poison-unblock"),
         url(r"/poison/gate/lift", pages.Decide, {"act": acts.lift_gate}, name="poison-gate"),
-        url(r"/poison/held/resume", pages.Decide, {"act": acts.let_go}, name="poison-resume"),
-        url(r"/poison/held/begin", pages.Decide, {"act": acts.hold_back}, name="poison-hold"),
-        url(r"/poison/proposal/(apply|dismiss)", pages.Decide, {"act": acts.decide}, name="poison-proposal"),
         url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
-        *parts.routes(),
-        *(url(f"/api/poison/{address}", api.Api, answers) for address, answers in api.ROUTES.items()),
+        *(held if acts.hold_kinds() else ()),
+        *(route for part in all_parts() for route in part.routes),
+        *(url(f"/api/poison/{address}", api.Api, answers) for address, answers in api.routes().items()),
     ]
 
 

@@ -5,34 +5,20 @@ An act takes the request that asks for it, and says in JSON what was done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 from tornado.web import HTTPError
 
 from celery_poison.errors import MessageNotFound
-from celery_poison.extensions.holds.desk import HoldDesk
-from celery_poison.extensions.outbox.desk import OutboxDesk
-from celery_poison.extensions.outbox.lanes import LaneRecord
-from celery_poison.extensions.outbox.send_failures import Cause
-from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.async_ledger import ActJob
 from celery_poison.flower.choosing import ACTIONS, Choice, MessageAct, NothingChosen, scheduled
-from celery_poison.flower.parts import is_here
-from celery_poison.plugin import plugin_of
+from celery_poison.flower.parts import HeldBack, HoldKind, all_parts, union
 from celery_poison.quarantine.overview import Overview
-from celery_poison.quarantine.store import Store
-from celery_poison.rules.pauses import Pause, Scope
 
-#: Sending to a queue, beside the scopes of a pause.
-SENDING = "sending"
-KINDS = (*Scope, SENDING)
-#: Those that a person begins, with their extension: a worker suspends itself.
-HOLDS = {str(Scope.QUEUE): "holds", str(Scope.TASK): "holds", SENDING: "outbox"}
-#: Seconds after which rows of the user's database should have been moved, even if a relay died.
-OVERDUE = 30.0
+T = TypeVar("T")
 
 
 def action(verb: str) -> MessageAct:
@@ -72,23 +58,25 @@ async def lift_gate(of: Guarded) -> Any:
     return (await of.ledger.change(lift)).as_dict()
 
 
-async def decide(of: Guarded, verb: str) -> Any:
-    """Apply or dismiss the pipeline's proposal of the version that was read.
+async def known(of: Guarded, act: Callable[[], T]) -> T:
+    """Do an act on what was typed; NothingChosen: there is no such thing, and a person must hear of it."""
+    try:
+        return await of.ledger.change(act)
+    except MessageNotFound as unknown:
+        raise NothingChosen(str(unknown)) from None
 
-    Raises:
-        ProposalRefused: that one does not wait any more.
-        HTTPError: 400: the version is no number.
-    """
-    typed = of.said("version")
-    if not (typed.isascii() and typed.isdecimal() and len(typed) < 16):
-        raise HTTPError(400, "version must be the number of a proposal")
-    desk, number = ProposalDesk(of.application.capp), int(typed)
-    how = {"actor": of.actor, "note": of.said("note")}
-    if verb == "apply":
-        apply = partial(desk.apply, number, rules_only=of.said("rules_only") == "1", **how)
-        return (await of.ledger.change(apply))._asdict()
-    await of.ledger.change(partial(desk.dismiss, number, **how))
-    return {"version": number}
+
+# --- what is held back (WAS-6, WAS-7, TP1-4): its kinds share a table, a form and the API ---------------
+
+
+def hold_kinds() -> dict[str, HoldKind]:
+    """Return how something is held back here."""
+    return union(lambda part: part.holds)
+
+
+def held_back(seen: Overview) -> list[HeldBack]:
+    """Return everything that is held back."""
+    return [line for part in all_parts() for line in part.held_back(seen)]
 
 
 async def let_go(of: Guarded) -> Any:
@@ -98,20 +86,10 @@ async def let_go(of: Guarded) -> Any:
         MessageNotFound: it is over, or never was.
         HTTPError: 400: there is no such kind.
     """
-    kind, name, whose = map(of.said, ("kind", "name", "of"))
-    if kind not in KINDS or not name:
-        raise HTTPError(400, f"kind must be one of {', '.join(KINDS)}, and name must be given")
-    desk, how = HoldDesk(Store(of.application.capp)), {"actor": of.actor, "note": of.said("note")}
-    if kind == SENDING:
-        end: Callable[[], object] = partial(
-            OutboxDesk(plugin_of(of.application.capp)).unblock, name, whose, **how
-        )
-    elif kind in (Scope.TASK, Scope.VERSION):
-        end = partial(desk.resume_task, name, **how)
-    else:
-        end = partial(desk.resume_queue, name, worker=whose, **how)
-    await of.ledger.change(end)
-    return {"kind": kind, "name": name, "of": whose, "note": how["note"]}
+    kind, name, whose, note = map(of.said, ("kind", "name", "of", "note"))
+    way = _one_of(hold_kinds(), kind, name)
+    await of.ledger.change(partial(way.end, of.application.capp, name, whose, actor=of.actor, note=note))
+    return {"kind": kind, "name": name, "of": whose, "note": note}
 
 
 async def hold_back(of: Guarded) -> Any:
@@ -121,93 +99,14 @@ async def hold_back(of: Guarded) -> Any:
         NothingChosen: no such queue, or no such task, is known.
         HTTPError: 400: it is none of these.
     """
-    kind, name, whose = map(of.said, ("kind", "name", "of"))
-    kinds = [each for each, room in HOLDS.items() if is_here(room)]
-    if not kinds:
-        raise HTTPError(400, "nothing can be held back here: its extensions are left out")
+    kind, name, whose, note = map(of.said, ("kind", "name", "of", "note"))
+    ways = {each: (way, way.begin) for each, way in hold_kinds().items() if way.begin}
+    way, begin = _one_of(ways, kind, name)
+    await known(of, partial(begin, of.application.capp, name, whose, actor=of.actor, note=note))
+    return {"kind": kind, "name": name, "of": whose if way.has_of else "", "note": note}
+
+
+def _one_of(kinds: dict[str, T], kind: str, name: str) -> T:
     if kind not in kinds or not name:
         raise HTTPError(400, f"kind must be one of {', '.join(kinds)}, and name must be given")
-    desk, note = HoldDesk(Store(of.application.capp)), of.said("note")
-    how: dict[str, Any] = {"actor": of.actor, "note": note}
-    begins: dict[str, Callable[[], object]] = {
-        SENDING: partial(OutboxDesk(plugin_of(of.application.capp)).block, name, whose, **how),
-        str(Scope.QUEUE): partial(desk.pause_queue, name, **how),
-        str(Scope.TASK): partial(desk.pause_task, name, **how),
-    }
-    try:
-        await of.ledger.change(begins[kind])
-    except MessageNotFound as unknown:  # a person must hear of it
-        raise NothingChosen(str(unknown)) from None
-    return {"kind": kind, "name": name, "of": whose if kind == SENDING else "", "note": note}
-
-
-# --- what is held back (WAS-6, WAS-7, TP1-4) ----------------------------------------------------------
-
-
-class HeldBack(NamedTuple):
-    """One line.
-
-    Attributes:
-        kind: one of :data:`KINDS`.
-        name: of the queue, or of the task.
-        of: the worker that suspended itself, or the only task that is not sent; else empty.
-        since: seconds since 1970, or None if it is not known.
-        waiting: messages in the outbox; None: not counted.
-        can_go: whether there is anything to let go: what merely fails is tried again by itself.
-    """
-
-    kind: str
-    name: str
-    of: str
-    story: str
-    by: str = ""
-    note: str = ""
-    since: float | None = None
-    waiting: int | None = None
-    can_go: bool = True
-
-    def as_dict(self) -> dict[str, Any]:
-        return self._asdict()
-
-
-def held_back(seen: Overview) -> list[HeldBack]:
-    """Return everything that is held back, the pauses first."""
-    return [*map(_paused, seen.panel("paused") or ()), *_unsent(seen.panel("outbox") or ()), *_unmoved(seen)]
-
-
-def _paused(pause: Pause) -> HeldBack:
-    story = {
-        Scope.QUEUE: f"No worker consumes queue {pause.name}",
-        Scope.TASK: f"Messages of task {pause.name} do not begin",
-        Scope.ENDPOINT: f"{pause.worker} does not consume queue {pause.name}",
-        Scope.VERSION: f"Workers of {pause.version} do not begin task {pause.name}: it kills them",
-    }[pause.scope]
-    by = pause.actor or ("the deploy guard" if pause.scope is Scope.VERSION else "itself")
-    return HeldBack(pause.scope, pause.name, pause.worker, story, by, pause.note, pause.since)
-
-
-def _unsent(lanes: Iterable[LaneRecord]) -> Iterator[HeldBack]:
-    for lane in lanes:
-        of = f" of task {lane.task}" if lane.task else ""
-        if lane.blocked:
-            by = str(lane.blocked.get("actor") or "itself")
-            note = str(lane.blocked.get("note") or _why(str(lane.blocked.get("cause") or "")))
-            since = lane.blocked.get("at_ms", 0) / 1000 or None
-            story = f"Nothing{of} is sent to queue {lane.queue}"
-            yield HeldBack(SENDING, lane.queue, lane.task, story, by, note, since, lane.waiting)
-        elif lane.cause:
-            story, note = f"Sending{of} to queue {lane.queue} fails, and is tried again", _why(lane.cause)
-            yield HeldBack(
-                SENDING, lane.queue, lane.task, story, note=note, waiting=lane.waiting, can_go=False
-            )
-
-
-def _unmoved(seen: Overview) -> Iterator[HeldBack]:
-    rows = seen.panel("outbox_database")
-    if rows and rows.oldest and seen.at - rows.oldest > OVERDUE:
-        story = "Messages in your own database are not moved into the outbox"
-        yield HeldBack(SENDING, "", "", story, since=rows.oldest, waiting=rows.rows, can_go=False)
-
-
-def _why(cause: str) -> str:
-    return Cause(cause).row.sentence if cause in {*Cause} else cause
+    return kinds[kind]

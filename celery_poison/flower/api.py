@@ -21,6 +21,7 @@ from celery_poison.flower.async_ledger import SEARCH_TIMEOUT
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
 from celery_poison.flower.message import MESSAGE_TIMEOUT
 from celery_poison.flower.pages import find
+from celery_poison.flower.parts import union
 from celery_poison.quarantine.body import decoded
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.search import By, Filter
@@ -176,17 +177,11 @@ async def stop_job(api: Api, id: str) -> Any:
 
 
 async def held_back(api: Api) -> Any:
-    return [each.as_dict() for each in acts.held_back(await api.overview())]
+    return [each._asdict() for each in acts.held_back(await api.overview())]
 
 
 async def blocks(api: Api) -> Any:
     return [rule.as_dict() for rule in await changing.blocked(api)]
-
-
-async def proposal(api: Api) -> Any:
-    """Return what the pipeline proposes; null if nothing waits."""
-    waiting = (await api.overview()).panel("proposal")
-    return waiting and waiting.as_dict()
 
 
 #: Address below ``/api/poison/`` -> what answers there, by method.
@@ -201,12 +196,18 @@ ROUTES: dict[str, dict[str, Question]] = {
     r"act/(\w+)": {"post": act},
     r"job/(\w+)": {"get": job_state, "post": stop_job},
     r"gate/lift": {"post": acts.lift_gate},
-    r"held": {"get": held_back},
-    r"held/resume": {"post": acts.let_go},
-    r"held/begin": {"post": acts.hold_back},
     r"blocks": {"get": blocks},
     r"block": {"post": changing.block},
     r"unblock": {"post": changing.unblock},
-    r"proposal": {"get": proposal},
-    r"proposal/(apply|dismiss)": {"post": acts.decide},
 }
+#: The same where an extension holds something back.
+HOLDING: dict[str, dict[str, Question]] = {
+    r"held": {"get": held_back},
+    r"held/resume": {"post": acts.let_go},
+    r"held/begin": {"post": acts.hold_back},
+}
+
+
+def routes() -> dict[str, dict[str, Question]]:
+    """Return what answers where, with what extensions bring."""
+    return {**ROUTES, **(HOLDING if acts.hold_kinds() else {}), **union(lambda part: part.api)}

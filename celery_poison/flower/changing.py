@@ -12,23 +12,18 @@ from typing import Any, NamedTuple
 from tornado.web import HTTPError
 
 from celery_poison import causes
-from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
-from celery_poison.extensions.outbox.desk import OutboxDesk
+from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.flower.access import Guarded
-from celery_poison.flower.acts import SENDING
+from celery_poison.flower.acts import known
 from celery_poison.flower.async_ledger import PUBLISH_TIMEOUT
 from celery_poison.flower.choosing import NothingChosen
-from celery_poison.flower.parts import is_here
+from celery_poison.flower.parts import union
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.care import seconds_of
 from celery_poison.quarantine.edits import Edited, call_of
 from celery_poison.rules.blocks import Kind, Rule
 from celery_poison.states import State
-
-#: What a block may go by: those of the block list, and sending from the outbox.
-KINDS = (*Kind, SENDING)
 
 # --- editing (NEW-6) ----------------------------------------------------------------------------------
 
@@ -119,7 +114,7 @@ def can_block(record: MessageRecord) -> bool:
 
 
 async def block(of: Guarded) -> Any:
-    """Block a task, a fingerprint, or sending to a queue; see `celery poison block`.
+    """Block a task, a fingerprint, or what an extension blocks; see `celery poison block`.
 
     Raises:
         NothingChosen: it is not said what, or this app does not know it.
@@ -128,14 +123,14 @@ async def block(of: Guarded) -> Any:
         HTTPError: 400: there is no such kind.
     """
     kind, name, task = (of.said(each).strip() for each in ("kind", "name", "task"))
-    kinds = KINDS if is_here("outbox") else (*Kind,)
-    if kind not in kinds:
-        raise HTTPError(400, f"kind must be one of {', '.join(kinds)}")
+    others = union(lambda part: part.blocks)
+    if kind in others:
+        return await others[kind][0](of)
+    if kind not in [*Kind]:
+        raise HTTPError(400, f"kind must be one of {', '.join([*Kind, *others])}")
     if not name:
-        raise NothingChosen(f"Say which {'queue' if kind == SENDING else kind}")
+        raise NothingChosen(f"Say which {kind}")
     typed = of.said("expires").strip()
-    if kind == SENDING:
-        return await _block_sending(of, name, task, typed)
     how: dict[str, Any] = {
         "seconds": seconds_of(typed) if typed else None,
         "actor": of.actor,
@@ -146,19 +141,7 @@ async def block(of: Guarded) -> Any:
         act = partial(quarantine.block_task, name, force=of.said("force") == "1", **how)
     else:
         act = partial(quarantine.block_fingerprint, name, task=task, **how)
-    return (await _known(of, act)).as_dict()
-
-
-async def _block_sending(of: Guarded, queue: str, task: str, expires: str) -> Any:
-    consuming = of.said("consuming") == "1"
-    if expires:
-        raise NothingChosen("Sending to a queue has no time limit: it stays blocked until it is unblocked")
-    if consuming and task:
-        raise NothingChosen("Consuming is about a whole queue: leave the task empty, or pause the task")
-    desk = OutboxDesk(plugin_of(of.application.capp))
-    how: dict[str, Any] = {"consuming": consuming, "actor": of.actor, "note": of.said("note")}
-    is_new = await _known(of, partial(desk.block, queue, task, **how))
-    return {"kind": SENDING, "name": queue, "task": task, "new": is_new}
+    return (await known(of, act)).as_dict()
 
 
 async def unblock(of: Guarded) -> Any:
@@ -178,10 +161,3 @@ async def unblock(of: Guarded) -> Any:
 async def blocked(of: Guarded) -> list[Rule]:
     """Return the block list, the newest rule first."""
     return list((await of.ledger.ask(of.ledger.quarantine.blocks)).rules)
-
-
-async def _known(of: Guarded, act: Any) -> Any:
-    try:
-        return await of.ledger.change(act)
-    except MessageNotFound as unknown:  # of the queue or task that was typed: shown, not a missing page
-        raise NothingChosen(str(unknown)) from None

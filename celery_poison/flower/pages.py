@@ -11,29 +11,24 @@ from typing import Any
 from flower.views import BaseHandler
 from tornado.web import HTTPError, authenticated
 
-from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError, ProposalRefused
-from celery_poison.flower import acts, changing, deaths, incidents, parts, words
+from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.flower import acts, changing, deaths, incidents, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
 from celery_poison.flower.async_ledger import ANSWER_TIMEOUT, SEARCH_TIMEOUT, AsyncLedger
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing, MessageAct
 from celery_poison.flower.message import MessageStory, read_story
+from celery_poison.flower.parts import all_parts, union
 from celery_poison.quarantine.finder import PAGE_COUNTS_TO, PAGE_LOOKS_AT, Found
 from celery_poison.quarantine.lookup import AmbiguousId
 from celery_poison.quarantine.read_model import LISTED, NEWEST
 from celery_poison.quarantine.search import Filter
+from celery_poison.rules.blocks import Kind
 from celery_poison.states import State
 
 #: Rows of a list, and of a preview; the rest is counted.
 ROWS, SAMPLE = NEWEST, 10
 #: Seconds for which a page waits for an act to end, before it shows its progress instead.
 QUICK = 1.5
-#: What the next page says of a decision about a proposal.
-DECIDED = {
-    "apply": "The proposal is in force: workers obey within a heartbeat.",
-    "dismiss": "The proposal was dismissed. Nothing of it is proposed again for 30 days.",
-    "refused": "That proposal does not wait any more: a person decided about it, it is over, or a newer one"
-    " took its place. Nothing was done.",
-}
 
 
 class Page(Guarded, BaseHandler):
@@ -53,17 +48,15 @@ class Page(Guarded, BaseHandler):
 
     def show(self, template: str, **values: Any) -> None:
         """Fill a template with what every page of ours knows."""
-        self.render(
-            template,
+        names = {
             **words.NAMES,
-            actions=ACTIONS,
-            closed=self.closed,
-            trouble=self.ledger.trouble,
-            snapshot=self.ledger.snapshot,
-            link_with=self.link_with,
-            is_here=parts.is_here,
-            **values,
-        )
+            "actions": ACTIONS,
+            "closed": self.closed,
+            "trouble": self.ledger.trouble,
+            "snapshot": self.ledger.snapshot,
+            "link_with": self.link_with,
+        }
+        self.render(template, names=names, **names, **values)
 
     def failed(self, trouble: PoisonError) -> str:
         """Set the status of one of our errors, and return its sentence."""
@@ -139,10 +132,12 @@ class ListPage(Page):
             job=job,
             died_again=died_again,
             rows=ROWS,
-            proposed=DECIDED.get(self.asked("proposal"), ""),
+            decided=self.asked("decided"),
+            sections=[section for part in all_parts() for section in part.sections],
             link=self.link,
             Listing=Listing,
             held=acts.held_back(seen) if seen else [],
+            kinds=acts.hold_kinds(),
             deaths=deaths.draw(self.ledger.snapshot.deaths, seen.at) if seen else None,
             listed=LISTED,
         )
@@ -165,7 +160,7 @@ class MessagePage(Page):
             error=error,
             offered=self.offers(story.record.state if story else ""),
             bodies_shown=not self.bodies_closed,
-            downloads=parts.downloads(),
+            downloads=union(lambda part: part.downloads),
         )
 
 
@@ -306,8 +301,8 @@ class BlockPage(ActingPage):
         try:
             await changing.block(self)
         except PoisonError as trouble:
-            names = ("kind", *changing.KINDS, "of", "expires", "note", "consuming", "force")
-            await self.fill({name: self.get_body_argument(name, "") for name in names}, self.failed(trouble))
+            typed = {name: self.get_body_argument(name) for name in self.request.body_arguments}
+            await self.fill(typed, self.failed(trouble))
         else:
             self.redirect(self.reverse_url("poison-block"), status=303)
 
@@ -317,7 +312,7 @@ class BlockPage(ActingPage):
         if name == "name":
             return super().said(kind)
         if name == "task":
-            return super().said("of" if kind == acts.SENDING else "task")
+            return super().said("task" if kind in [*Kind] else "of")
         return super().said(name)
 
     async def fill(self, typed: dict[str, str], error: str) -> None:
@@ -325,7 +320,8 @@ class BlockPage(ActingPage):
             rules = await changing.blocked(self)
         except PoisonError as trouble:
             rules, error = [], error or self.failed(trouble)
-        self.show("poison-block.html", typed=typed, error=error, rules=rules)
+        fields = [template for _, template in union(lambda part: part.blocks).values()]
+        self.show("poison-block.html", typed=typed, error=error, rules=rules, fields=fields)
 
 
 class Unblock(ActingPage):
@@ -363,17 +359,13 @@ class JobPage(Page):
 
 
 class Decide(ActingPage):
-    """Does what is no act on messages, and goes back to the list, which says what became of a proposal."""
+    """Does what is no act on messages, and goes back to the list."""
 
     def initialize(self, act: Callable[..., Awaitable[Any]]) -> None:
         self._act = act
 
     @authenticated
-    async def post(self, *words: str) -> None:
-        try:
-            await self._act(self, *words)
-        except MessageNotFound:
-            pass  # another person has decided, or it has expired
-        except ProposalRefused:
-            words = ("refused",)
-        self.redirect(self.reverse_url("poison") + "".join(f"?proposal={word}" for word in words), status=303)
+    async def post(self) -> None:
+        with suppress(MessageNotFound):  # another person has decided, or it has expired
+            await self._act(self)
+        self.redirect(self.reverse_url("poison"), status=303)

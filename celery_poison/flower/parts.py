@@ -1,35 +1,84 @@
-"""What extensions bring to these pages: a room's module ``flower``, loaded by its name, as its ``verbs`` are.
-
-Such a module may have ``ROUTES``, as :func:`celery_poison.flower.handlers` has them, and ``DOWNLOADS``: the
-name of a route of a message's id -> the label of its link on the message's page, and its title.
-"""
+"""What extensions bring to these pages: ``PART`` of a room's module ``flower``, loaded by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from celery_poison.extension import EXTENSIONS
+from celery_poison.quarantine.overview import Overview
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def is_here(room: str) -> bool:
-    """Whether an extension was not left out."""
-    return room in import_module(EXTENSIONS).ORDER
+class HeldBack(NamedTuple):
+    """One line of what is held back.
+
+    Attributes:
+        kind: one of ``Part.holds``.
+        name: of the queue, or of the task.
+        of: the worker that suspended itself, or the only task that is not sent; else empty.
+        since: seconds since 1970, or None if it is not known.
+        waiting: messages in the outbox; None: not counted.
+        can_go: whether there is anything to let go: what merely fails is tried again by itself.
+    """
+
+    kind: str
+    name: str
+    of: str
+    story: str
+    by: str = ""
+    note: str = ""
+    since: float | None = None
+    waiting: int | None = None
+    can_go: bool = True
 
 
-def routes() -> list[Any]:
-    """Return the routes of all extensions."""
-    return [route for part in _parts() for route in getattr(part, "ROUTES", ())]
+class HoldKind(NamedTuple):
+    """One way to hold something back; both acts take the app, name and ``of``, ``actor`` and ``note``.
+
+    Attributes:
+        begin: None: no person begins it. ``label`` says what it does, ``has_of`` whether it heeds ``of``.
+        button: of ``end``.
+    """
+
+    end: Callable[..., object]
+    begin: Callable[..., object] | None = None
+    label: str = ""
+    has_of: bool = False
+    button: str = "Resume"
 
 
-def downloads() -> Mapping[str, tuple[str, str]]:
-    """Return what can be had of a message in quarantine, beside its body."""
-    return {name: link for part in _parts() for name, link in getattr(part, "DOWNLOADS", {}).items()}
+class Part(NamedTuple):
+    """What one extension brings.
+
+    Attributes:
+        routes, api: as ``flower.handlers``, and ``ROUTES`` of ``api``, have them.
+        downloads: route of a message's id -> label and title of its link on the message's page.
+        sections: paths of templates, shown above the list of messages.
+        held_back: returns the lines of what is held back; ``holds``: kind -> what begins and ends it.
+        blocks: kind -> what blocks it, beside tasks and fingerprints, and the path of its fields' template.
+    """
+
+    routes: Sequence[Any] = ()
+    api: Mapping[str, Mapping[str, Callable[..., Awaitable[Any]]]] = _NONE
+    downloads: Mapping[str, tuple[str, str]] = _NONE
+    sections: Sequence[str] = ()
+    held_back: Callable[[Overview], Iterable[HeldBack]] = lambda seen: ()
+    holds: Mapping[str, HoldKind] = _NONE
+    blocks: Mapping[str, tuple[Callable[[Any], Awaitable[Any]], str]] = _NONE
 
 
-def _parts() -> list[ModuleType]:
-    places = [f"{EXTENSIONS}.{room}.flower" for room in import_module(EXTENSIONS).ORDER]
-    return [import_module(place) for place in places if find_spec(place)]
+def all_parts() -> list[Part]:
+    """Return what the extensions bring that were not left out, by the names of their rooms."""
+    rooms = import_module(EXTENSIONS).ORDER if find_spec(EXTENSIONS) else ()
+    places = [f"{EXTENSIONS}.{room}.flower" for room in sorted(rooms)]
+    return [import_module(place).PART for place in places if find_spec(place)]
+
+
+def union(of: Callable[[Part], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one attribute of all parts as one."""
+    return {name: value for part in all_parts() for name, value in of(part).items()}

@@ -69,17 +69,11 @@ def gather(
     tallied, deaths = (
         [as_json(row) for row in ask(window.fill(query)).to_pylist()] for query in (_TOTALS, _DEATHS)
     )
-    totals = dict.fromkeys(_COUNTED, 0) | {"since": None, "until": None, "recovery_ms": None}
-    for row in (*tallied, *deaths):  # Spark has no row of a whole that is empty
-        if row["every"] == (2 if "cause" in row else 1):
-            totals |= {name: row[name] for name in totals if name in row}
-    totals["blamed"] = round(sum(row["deaths"] for row in blamed if row["dimension"] == "time"))
-    totals["compared"] = len(blamed)
     replay = as_dict(replayed) if replayed else {"outcomes": [], "recommended": None}
     return {
         "window": {name: day and str(day) for name, day in asdict(window).items()},
         "as_of": as_of,
-        "totals": totals,
+        "totals": _totals([*tallied, *deaths], blamed),
         "days": [row for row in deaths if row["every"] == 1],
         "causes": [row for row in deaths if not row["every"]],
         "releases": [row for row in tallied if not row["every"] and row["release"] is not None],
@@ -90,6 +84,15 @@ def gather(
         "recommended": replay["recommended"],
         "left_out": [*left_out],
     }
+
+
+def _totals(rows: Sequence[Mapping[str, Any]], blamed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    totals = dict.fromkeys(_COUNTED, 0) | {"since": None, "until": None, "recovery_ms": None}
+    for row in rows:  # Spark has no row of a whole that is empty
+        if row["every"] == (2 if "cause" in row else 1):
+            totals |= {name: row[name] for name in totals if name in row}
+    by_time = sum(row["deaths"] for row in blamed if row["dimension"] == "time")
+    return totals | {"blamed": round(by_time), "compared": len(blamed)}
 
 
 def _findings(blamed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
@@ -131,8 +132,11 @@ def test_a_task_is_blocked_and_sending_to_a_queue_with_consuming_it(
     form = {"kind": "sending", "sending": "celery", "consuming": "1", "note": "mails"}
     assert flower.post("/poison/block", form, **TOKEN).status == 303
     assert [rule.name for rule in fleet.quarantine.blocks().rules] == [TASK]
-    held = {(each["kind"], each["name"]) for each in flower.get("/api/poison/held").json}
-    assert held == {("sending", "celery"), ("queue", "celery")}
+
+    def held() -> set[tuple[str, str]]:
+        return {(each["kind"], each["name"]) for each in flower.get("/api/poison/held").json}
+
+    wait_until(lambda: held() == {("sending", "celery"), ("queue", "celery")}, what="both are known")
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,42 @@ from tests.extensions.bare import fleet_with
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
 
+#: Room -> what only it brings to Flower.
+BROUGHT = {
+    "repro": {"/poison/repro/(.+)$"},
+    "proposals": {
+        "/poison/proposal/(apply|dismiss)$",
+        "/api/poison/proposal$",
+        "/api/poison/proposal/(apply|dismiss)$",
+    },
+    "holds outbox": {
+        "/poison/held/resume$",
+        "/poison/held/begin$",
+        "/api/poison/held$",
+        "/api/poison/held/resume$",
+        "/api/poison/held/begin$",
+    },
+}
 
-def test_routes_and_downloads_of_an_extension_go_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "poison-repro" in _routes() and "poison-repro" in parts.downloads()
-    monkeypatch.setattr(extensions, "ORDER", tuple(each for each in extensions.ORDER if each != "repro"))
-    assert "poison" in _routes() and "poison-repro" not in _routes()
-    assert not parts.downloads()
+
+@pytest.mark.parametrize("rooms", BROUGHT)
+def test_what_an_extension_brings_to_flower_goes_with_it(monkeypatch: pytest.MonkeyPatch, rooms: str) -> None:
+    offered = _routes()
+    assert BROUGHT[rooms] <= offered
+    left = tuple(each for each in extensions.ORDER if each not in rooms.split())
+    monkeypatch.setattr(extensions, "ORDER", left)
+    assert offered - _routes() == BROUGHT[rooms]
 
 
-def _routes() -> list[Any]:
-    return [getattr(each, "name", None) for each in handlers()]
+def test_of_two_extensions_that_hold_something_back_the_one_that_stays_offers_its_kinds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(extensions, "ORDER", ("outbox",))
+    assert [*parts.union(lambda part: part.holds)] == ["sending"] and "/poison/held/begin$" in _routes()
+
+
+def _routes() -> set[Any]:
+    return {each.regex.pattern for each in handlers()}
 
 
 @pytest.mark.matrix
@@ -37,12 +63,13 @@ def test_pages_offer_nothing_of_extensions_that_are_left_out(
     (kept,) = fleet.quarantine.list()
     message = flower.get(f"/poison/message/{kept.mid}").text
     assert "Raw body" in message and "Failing test" not in message
-    assert flower.get(f"/poison/repro/{kept.mid}").status == 404
     listed = flower.get("/poison").text
     assert kept.id in listed and "Hold something back" not in listed
     blocking = flower.get("/poison/block").text
     assert 'name="fingerprint"' in blocking and "outbox" not in blocking
-    for route in ("block", "held/begin"):
-        refused = flower.post_json(f"/api/poison/{route}", {"kind": "sending", "name": "mail"})
-        assert refused.status == 400 and "sending" not in refused.json["error"]
-    assert "extensions are left out" in refused.json["error"]
+    refused = flower.post_json("/api/poison/block", {"kind": "sending", "name": "mail"})
+    assert refused.status == 400 and "sending" not in refused.json["error"]
+    for left_out in (f"repro/{kept.mid}", "held/resume", "held/begin", "proposal/apply"):
+        assert flower.get(f"/poison/{left_out}").status == 404, left_out
+    for left_out in ("held", "proposal"):
+        assert flower.get(f"/api/poison/{left_out}").status == 404, left_out
