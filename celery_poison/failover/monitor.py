@@ -92,9 +92,7 @@ class Monitor:
         self._activation = settings.activation_interval
         self._activation_ms = int(settings.activation_interval * 1000)
         self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials)
-        share, workers = settings.fleet_gate_share, settings.fleet_gate_workers
-        window_ms = int(settings.fleet_gate_window * 1000)
-        self._gate = GateLimits(share, workers, window_ms) if share else None
+        self._gate = _gate_of(settings)
         self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
         self._departures, self._sending = Departures(app, ledger), Aside("poison-outgoing")
         self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
@@ -395,3 +393,8 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
     # Until its connections were gone, every look has seen them.
     seen = max((look for look in looks if look < ended), default=0) if how is Silence.GONE else 0
     return replace(evidence, after_ms=max(int(beat), seen), by_ms=ended)
+
+
+def _gate_of(settings: Settings) -> GateLimits | None:
+    share, workers = settings.fleet_gate_share, settings.fleet_gate_workers
+    return GateLimits(share, workers, int(settings.fleet_gate_window * 1000)) if share else None
