@@ -10,9 +10,10 @@ from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import policies
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.blocks import read_rules
+from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
-from tests.flower.served import ANN
+from tests.flower.served import ANN, FlowerServer
 from tests.flower.test_browser import await_text, text, visit
 from tests.quarantine.keeping import Keeper
 
@@ -48,8 +49,8 @@ def told(fleet: Fleet, event: str) -> list[tuple[str, str]]:
 def test_NEW_7_a_person_reads_it_and_applies_exactly_that(serve: Serve, fleet: Fleet, keeper: Keeper) -> None:
     version = propose(fleet, 1, 2, policy=1)
     flower = serve(user=ANN)
-    page = flower.get("/poison").text
-    assert "What the pipeline proposes" in page and "cron@host" in page and f"Proposal {version}" in page
+    page = page_with(flower, f"Proposal {version}")
+    assert "What the pipeline proposes" in page and "cron@host" in page
     assert "<strong>8 messages</strong>, <strong>0 innocents</strong>" in page
     assert f"{1:016x}" in page and "6 deaths by 3 messages" in page and "max_crashes=1" in page
     assert HOSTILE not in page and "&lt;img" in page
@@ -61,14 +62,14 @@ def test_NEW_7_a_person_reads_it_and_applies_exactly_that(serve: Serve, fleet: F
     newer = propose(fleet, 3)
     answer = flower.post("/poison/proposal/apply", {"version": version}, **TOKEN)
     assert answer.status == 303 and in_force(fleet) == {}
-    page = flower.get(answer.headers["Location"]).text
-    assert "That proposal does not wait any more" in page and f"Proposal {newer}" in page
+    page = page_with(flower, f"Proposal {newer}", answer.headers["Location"])
+    assert "That proposal does not wait any more" in page
 
     answer = flower.post("/poison/proposal/apply", {"version": newer, "note": "seen"}, **TOKEN)
     assert in_force(fleet) == {f"{3:016x}": "ann (flower)"}
     assert told(fleet, "proposal_applied") == [("ann (flower)", f"{newer}: 1 rules, 0 options: seen")]
-    page = flower.get(answer.headers["Location"]).text
-    assert "The proposal is in force" in page and "What the pipeline proposes" not in page
+    assert "The proposal is in force" in flower.get(answer.headers["Location"]).text
+    wait_until(lambda: "What the pipeline proposes" not in flower.get("/poison").text, what="it is decided")
     assert flower.post("/poison/proposal/apply", {"version": "x"}, **TOKEN).status == 400
 
 
@@ -78,7 +79,7 @@ def test_NEW_7_it_is_dismissed_and_programs_do_the_same(serve: Serve, fleet: Fle
     answer = flower.post("/poison/proposal/dismiss", {"version": version, "note": "no"}, **TOKEN)
     assert (answer.status, in_force(fleet)) == (303, {})
     assert told(fleet, "proposal_dismissed") == [("ann (flower)", f"{version}: no")]
-    assert flower.get("/api/poison/proposal").json is None
+    wait_until(lambda: flower.get("/api/poison/proposal").json is None, what="nothing waits")
     again = flower.post_json("/api/poison/proposal/apply", {"version": version})
     assert (again.status, again.json["error"]) == (
         409,
@@ -94,10 +95,21 @@ def test_NEW_7_it_is_dismissed_and_programs_do_the_same(serve: Serve, fleet: Fle
 def test_who_may_not_act_reads_it_and_sees_no_button(serve: Serve, fleet: Fleet, keeper: Keeper) -> None:
     version = propose(fleet, 1)
     flower = serve()
-    page = flower.get("/poison").text
-    assert f"Proposal {version}" in page and "/poison/proposal/" not in page
+    assert "/poison/proposal/" not in page_with(flower, f"Proposal {version}")
     assert flower.post("/poison/proposal/apply", {"version": version}, **TOKEN).status == 403
     assert in_force(fleet) == {}
+
+
+def page_with(flower: FlowerServer, sentence: str, address: str = "/poison") -> str:
+    """Return the page once it has the sentence: while Redis is slow, it shows what was known before."""
+    pages: list[str] = []
+
+    def has_it() -> bool:
+        pages.append(flower.get(address).text)
+        return sentence in pages[-1]
+
+    wait_until(has_it, what=sentence)
+    return pages[-1]
 
 
 def apply(browser: Any) -> None:
