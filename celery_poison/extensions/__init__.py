@@ -1,7 +1,7 @@
 """Features that hang on the core by its hooks (``celery_poison.extension``), each in a room of its own.
 
 A room has all that its feature needs: code, Lua, notes in the ledger. The core and the quarantine import none
-of them; the command line and Flower's pages may. Without any of them the core does its work.
+of them; the command line may, and Flower loads their pages. Without any of them the core does its work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Proposals (NEW-7): the pipeline proposes rules and options of policies; a person applies or dismisses them.
 
 ``proposal`` is what waits, ``proposals`` keeps it in the ledger, ``desk`` decides for an app. It is made by
-``pipeline.publish``; Flower has the buttons.
+``pipeline.publish``; ``flower`` has the buttons.
 """
 
 from __future__ import annotations
