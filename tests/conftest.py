@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -184,17 +184,25 @@ _SLOWNESS = ("docker_client", "cell", "new_fleet", "rabbit_server", "redis_serve
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one process run all tests of the pipeline: a Spark session for each would cost more than it saves.
+    """Let one process run all tests with a Spark session: one for each would cost more than it saves.
 
-    Not by xdist's groups: with pytest 9.2 they group nothing.
+    Other files of the pipeline run as a whole, for what is made once in a file. Not by xdist's groups: with
+    pytest 9.2 they group nothing.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneForThePipeline(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "pipeline" if nodeid.startswith("tests/pipeline/") else nodeid
+    @cache
+    def has_session(path: str) -> bool:
+        return "spark: Any" in (config.rootpath / path).read_text(encoding="utf-8")
 
-    return OneForThePipeline(config, log)
+    class OneForSpark(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            if not path.startswith("tests/pipeline/"):
+                return nodeid
+            return "spark" if has_session(path) else path
+
+    return OneForSpark(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
