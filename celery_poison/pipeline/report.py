@@ -169,7 +169,8 @@ code{font:13px/1.4 ui-monospace,monospace}
 b{text-transform:uppercase;font-size:12px;letter-spacing:.04em}
 table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
 td,th{padding:4px 8px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-.w{text-align:left;white-space:normal;min-width:9em}
+.w{text-align:left;white-space:normal;min-width:12em}
+.w:first-child,.w:nth-child(3){white-space:nowrap;min-width:0}
 .guilty{color:var(--bad)}.suspicious,.slower{color:var(--warn)}.best{color:var(--good);font-weight:600}
 figure{margin:16px 0}svg{display:block;width:100%;height:180px;border-bottom:1px solid var(--line)}
 .axis{display:flex;justify-content:space-between;font-size:12px;opacity:.75}
