@@ -336,7 +336,9 @@ def _in_spark(name: str, options: dict[str, Any]) -> None:
     from celery_poison.pipeline import session
     from celery_poison.pipeline.lake import Lake
 
-    spark = session.open_session(options["master"], options["memory"], conf_of(options))
+    with said_plainly():
+        spark = session.open_session(options["master"], options["memory"], conf_of(options))
+
     try:
         lake = Lake(spark, options["lake"], options["app_name"] or "")
         app = getattr(click.get_current_context().obj, "app", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import importlib.util
 import os
 import shutil
@@ -21,6 +22,8 @@ from celery_poison.errors import ConfigurationError, PoisonError
 
 #: What Spark 4 needs.
 _OLDEST_JAVA = 17
+#: Bytes for temporary files; with fewer PySpark waits for ever for a Java that could not say its port.
+_LEAST_FREE = 2**20
 
 _LOGGING = """
 rootLogger.level = error
@@ -55,9 +58,8 @@ _PROCESS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.ui.enabled": "false",
-    # Java's second compiler costs more than it saves: the tables of 200,000 attempts take 52 s without it and
-    # 65 s with it.
-    # With the first alone the code cache would be too small for Spark's many plans.
+    # Java's second compiler costs more than it saves (tables of 200,000 attempts: 52 s without it, 65 s with
+    # it); with the first alone the code cache would be too small for Spark's many plans.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     " -XX:ReservedCodeCacheSize=256m -Xshare:auto",
     "spark.log.structuredLogging.enabled": "false",
@@ -88,6 +90,7 @@ def open_session(master: str = "local[*]", memory: str = "1g", conf: Mapping[str
 
     Raises:
         SparkAbsent: no PySpark, or no Java that is new enough.
+        OSError: no room for temporary files.
         ConfigurationError: a master of another kind.
     """
     if importlib.util.find_spec("pyspark") is None:
@@ -165,6 +168,9 @@ def _remote(master: str, conf: Mapping[str, str]) -> Any:
 
 
 def _prepare_environment(master: str) -> None:
+    place = tempfile.gettempdir()
+    if shutil.disk_usage(place).free < _LEAST_FREE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place)
     os.environ["JAVA_HOME"] = str(_without_incubator(find_java()))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -170,6 +170,32 @@ def test_a_full_disk_of_another_library_is_one_sentence_too(text: str) -> None:
 
 
 @pytest.mark.matrix
+def test_a_full_disk_of_temporary_files_is_one_sentence_before_spark_starts(
+    java: None, tmp_path: Path
+) -> None:
+    full, lake = tmp_path / "full", tmp_path / "lake"
+    full.mkdir()
+    lake.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", full], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root may mount a disk that is full")
+    try:
+        # With room for nothing at all Python would take another directory.
+        (full / "filling").write_bytes(bytes(2**20 - 8192))
+        ran = subprocess.run(
+            [sys.executable, "-m", "celery_poison.cli.standalone", "pipeline", "blame", "--lake", lake],
+            env={**os.environ, "TMPDIR": str(full)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    finally:
+        subprocess.run(["umount", "--lazy", full], check=True)
+    told = f"No space left on device at {full}; make room and run the command again, nothing is lost"
+    assert (ran.returncode, ran.stderr.strip()) == (1, f"celery poison: {told}")
+
+
+@pytest.mark.matrix
 def test_no_library_warns_in_what_a_command_prints(java: None, tmp_path: Path) -> None:
     from examples.histories import World, write_lake
 
