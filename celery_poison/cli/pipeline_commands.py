@@ -23,8 +23,8 @@ from celery_poison.pipeline import maintain as keeping
 from celery_poison.pipeline import sink
 from celery_poison.pipeline.backtest import WEIGHT, Replayed, as_dict, say
 from celery_poison.pipeline.backtest import backtest as back_test
-from celery_poison.pipeline.blame import DIMENSIONS
-from celery_poison.pipeline.derived import STORED, Derived, sentences
+from celery_poison.pipeline.blame import DIMENSIONS, is_accused
+from celery_poison.pipeline.derived import STORED, Derived
 from celery_poison.pipeline.forecast import MEASURES
 from celery_poison.pipeline.forecast import forecast as forecasting
 from celery_poison.pipeline.ingest.ingest import Ingest, Ingested, Wanted
@@ -104,7 +104,7 @@ def check(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
     told |= {"left_out": [asdict(e) for e in left_out], "gaps": [asdict(e) for e in lake.gaps()]}
     _tell(options, told, words)
     if not options.get("as_json"):
-        for sentence in sentences(left_out, lake.gaps()):
+        for sentence in map(str, (*left_out, *lake.gaps())):
             _warn(sentence)
     if damaged:
         raise LakeError(
@@ -174,13 +174,15 @@ def blame(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:
 
 
 def _blame_new(derived: Derived, options: Mapping[str, Any]) -> None:
-    """Print what is accused by this journal and was not before it grew; report it, and exit with 1."""
-    upto = derived.as_of.upto
-    found = [row for row in derived.judge() if row["first_seen"] == upto]
+    """Print what is accused and was not printed by ``--new`` before; report it, and exit with 1."""
+    blamed = derived.judge()
+    found = [row for row in blamed if is_accused(row) and not row["told"]]
     sentences = [f"{row['dimension']} {clean(row['key'])}: {row['says']}" for row in found]
     _tell(options, [as_json(row) for row in found], "\n".join(sentences or ["nothing new is accused"]))
     if found:
         options.get("notify", lambda _: None)(sentences)
+        # Only now: what a killed command did not report is new to the next one.
+        derived.store([{**row, "told": is_accused(row) or None} for row in blamed])
         raise SystemExit(1)
 
 

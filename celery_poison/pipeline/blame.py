@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -123,6 +123,7 @@ SCHEMA = pa.schema(
         *((name, pa.int64()) for name in ("proven", "alive")),
         *((name, pa.float64()) for name in (*_NUMBERS, *_OF_STARTS)),
         *((name, pa.float64()) for name in ("before_deaths", "before_expected", "change_p")),
+        ("told", pa.bool_()),
     ]
 )
 
@@ -276,20 +277,21 @@ def _row(
     return {**row, "says": says(row)}
 
 
-def with_first_seen(
-    blamed: Sequence[Mapping[str, Any]], before: Iterable[Mapping[str, Any]], at: str
+def with_history(
+    blamed: Iterable[Mapping[str, Any]], before: Iterable[Mapping[str, Any]], at: str
 ) -> list[dict[str, Any]]:
-    """Return the rows with ``first_seen``: since when each has been accused; null for what is not.
+    """Return the rows with ``first_seen``, since when each is accused, and ``told``: ``--new`` printed it.
 
     Args:
-        before: rows of the last judgement.
+        before: rows of the last judgement; an older release told all of them.
         at: the newest entry of the journal that these rows know.
     """
-    known = {(row["dimension"], row["key"]): row["first_seen"] for row in before}
-    return [
-        {**row, "first_seen": (known.get((row["dimension"], row["key"])) or at) if is_accused(row) else None}
-        for row in blamed
-    ]
+    known = {(row["dimension"], row["key"]): row for row in before if row.get("first_seen")}
+    new, rows = {"first_seen": at, "told": False}, []
+    for row in blamed:
+        was = known.get((row["dimension"], row["key"]), new) if is_accused(row) else {"told": None}
+        rows.append({**row, "first_seen": was.get("first_seen"), "told": was.get("told", True)})
+    return rows
 
 
 def is_accused(row: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -30,7 +30,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from celery_poison.basics.text import clean
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
@@ -265,16 +264,15 @@ class Derived:
         with self._timed("blame"):
             told = blame.blame(self.ask, window, cause)
             if window == ALWAYS and cause is None:
-                told = blame.with_first_seen(told, self._judged_before(), self.as_of.upto)
-                rows = pa.Table.from_pylist(told, blame.SCHEMA)
-                self._table("blame").write(rows, self._lake.app, self._goal, [])
+                table = self._table("blame")
+                before = table.arrow().to_pylist() if table.exists else []
+                told = self.store(blame.with_history(told, before, self.as_of.upto))
         return told
 
-    def _judged_before(self) -> list[dict[str, Any]]:
-        table = self._table("blame")
-        if not table.exists or "first_seen" not in table.schema.names:
-            return []
-        return list(table.arrow(["dimension", "key", "first_seen"]).to_pylist())
+    def store(self, blamed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Make rows the table ``blame``, and return them."""
+        self._table("blame").write(pa.Table.from_pylist(blamed, blame.SCHEMA), self._lake.app, self._goal, [])
+        return blamed
 
     def ask(self, query: str) -> Any:
         """Return what a query finds, as an Arrow table; ``{incidents}`` in it is the table of that name.
@@ -310,7 +308,7 @@ class Derived:
 
     @property
     def left_out(self) -> list[str]:
-        return sentences(self.as_of.left_out, self.as_of.gaps)
+        return [*map(str, (*self.as_of.left_out, *self.as_of.gaps))]
 
     def __getitem__(self, name: str) -> Any:
         """Return one table; all are brought up to date first, once in the life of this object."""
@@ -387,12 +385,3 @@ class Derived:
 def _earliest(*known: Position | None) -> Position | None:
     there = [each for each in known if each]
     return min(there, key=lambda each: (each.ms, each.seq)) if len(there) == len(known) else None
-
-
-def sentences(left_out: Sequence[LeftOut], gaps: Sequence[Gap]) -> list[str]:
-    """Return what is in the lake and was not read, what never came into it, and why."""
-    told = []
-    for left in left_out:
-        rows = f" ({left.rows} entries)" if left.rows is not None else ""
-        told.append(f"left out: {clean(left.where)}{rows}: {clean(left.why)}")
-    return [*told, *map(str, gaps)]

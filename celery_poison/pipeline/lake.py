@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from celery_poison.basics.text import clean
 from celery_poison.errors import PoisonError
 from celery_poison.pipeline import sink
 from celery_poison.pipeline.schema import GAPS, JOURNAL, LAKE, LAST_MS, VERSIONS
@@ -69,6 +70,10 @@ class LeftOut:
     where: str
     why: str
     rows: int | None = None
+
+    def __str__(self) -> str:
+        rows = f" ({self.rows} entries)" if self.rows is not None else ""
+        return f"left out: {clean(self.where)}{rows}: {clean(self.why)}"
 
 
 @dataclass(frozen=True)
@@ -128,8 +133,7 @@ class Table:
         known: StructType | None = None,
     ) -> None:
         self._session, self.uri, self.partitions = session, uri, tuple(partitions)
-        self._known = known or StructType()
-        self._asked = version
+        self._known, self._asked = known or StructType(), version
         self._delta: DeltaTable | None = None
 
     @property
@@ -254,8 +258,7 @@ class Table:
 
     def write(self, rows: Any, app: str, position: Position, replacing: Sequence[Any] | None = None) -> None:
         """Write a DataFrame, which Spark's tasks do, or a small Arrow table, and commit it."""
-        few = isinstance(rows, pa.Table)
-        self.create(_of_delta(Schema.from_arrow(rows.schema)) if few else rows.schema)
+        self.create(_of_delta(Schema.from_arrow(rows.schema)) if isinstance(rows, pa.Table) else rows.schema)
         files = sink.written(rows, self.uri, self.partitions)
         self.commit(files, app, position, {"journal": position.journal}, replacing)
 
@@ -380,10 +383,8 @@ class Lake:
 
     def add_gap(self, gap: Gap) -> None:
         """Write a gap down; the same one again changes nothing that :meth:`gaps` tells."""
-        row = {"app": self.app, "after": gap.after, "upto": gap.upto, "missing": gap.missing, "why": gap.why}
-        write_deltalake(
-            self.gaps_table.uri, pa.Table.from_pylist([row], sink.arrow_schema(GAPS)), mode="append"
-        )
+        rows = pa.Table.from_pylist([{"app": self.app, **asdict(gap)}], sink.arrow_schema(GAPS))
+        write_deltalake(self.gaps_table.uri, rows, mode="append")
         self.gaps_table.refresh()
 
 

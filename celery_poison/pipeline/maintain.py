@@ -14,8 +14,7 @@ from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from celery_poison.pipeline.lake import Lake, LakeError, Position, Table, taken
-
-_DAY_MS = 24 * 3_600_000
+from celery_poison.pipeline.window import DAY_MS
 
 
 def compact(table: Table) -> int:
@@ -70,7 +69,7 @@ def forget(lake: Lake, tables: list[Table], ids: list[str]) -> int:
     told = lake.journal.arrow(["at", "runtime_ms"], wanted).to_pylist()
     began = [row["at"].timestamp() * 1000 - max(0, row["runtime_ms"] or 0) for row in told if row["at"]]
     gone = [_delete(table, wanted) for table in tables if "id" in table.schema.names]
-    since = max(0, int(min(began, default=0))) // _DAY_MS * _DAY_MS
+    since = max(0, int(min(began, default=0))) // DAY_MS * DAY_MS
     for table in tables[1:] if told else ():
         for app in lake.apps():
             if (position := table.position(app)) and position.ms >= since:

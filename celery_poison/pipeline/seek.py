@@ -23,12 +23,11 @@ from celery_poison.pipeline import sink
 from celery_poison.pipeline.lake import Filters, Lake, Position, Table, after
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS
 from celery_poison.pipeline.tables.attempts import LONGEST_MS, is_lone_death
-from celery_poison.pipeline.window import day, first_ms
+from celery_poison.pipeline.window import DAY_MS, day, first_ms
 
 #: From the day of the newest known entry, less this, runs that ended alive are looked at again: what is new
 #: may concern them.
-LOOK_BACK_MS = 24 * 3_600_000
-_DAY_MS = 24 * 3_600_000
+LOOK_BACK_MS = DAY_MS
 #: Nearly all runs share their words with many others.
 _WORDS = ("event", "task", "queue", "worker", "state", "cause", "outcome", "shape", "release")
 
@@ -118,11 +117,11 @@ def _runs(lake: Lake) -> list[tuple[str, str, Any]]:
 def _twice(lake: Lake, since: Position | None) -> Any:
     """Return the messages that ended alive twice on one day or on two that follow each other."""
     days: dict[str, list[str]] = {}
-    least = [("date", ">=", day(max(0, since.ms - _DAY_MS)))] if since else []
+    least = [("date", ">=", day(max(0, since.ms - DAY_MS)))] if since else []
     for path, parts in lake.journal.files([*_runs(lake), *least]):
         days.setdefault(json.loads(parts)["date"] or "", []).append(unquote(path))
     rows = [
-        (paths, days.get(day(first_ms(name) - _DAY_MS), []))
+        (paths, days.get(day(first_ms(name) - DAY_MS), []))
         for name, paths in days.items()
         if name and (since is None or name >= day(since.ms))
     ]
@@ -207,7 +206,7 @@ def _marks(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterato
         new = pc.fill_null(_after(opened.read(["at", "seq"]), since), False)
     before = sought.before if pc.any(new).as_py() else {}
     for name, values in sought.keys.items():
-        if name == "mid" and age > _DAY_MS:
+        if name == "mid" and age > DAY_MS:
             continue
         # The whole column at once: for each piece of it the values would be made ready anew.
         column = _plain(opened.read([name]))[name]

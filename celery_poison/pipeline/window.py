@@ -10,7 +10,7 @@ from typing import Self
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline.schema import LAST_MS
 
-_DAY_MS = 24 * 3_600_000
+DAY_MS = 24 * 3_600_000
 #: In SQL, the decade of a payload: 0 under 1 kB, 1 under 10 kB, and so on to 6 for 100 MB or more.
 SIZE = "case " + " ".join(f"when payload_bytes < 1e{power} then {power - 3}" for power in range(3, 9))
 SIZE += " when payload_bytes is not null then 6 end"
@@ -60,7 +60,7 @@ def day(ms: int) -> str:
 
 def days_between(since_ms: int, until_ms: int) -> list[str]:
     """Return the names of the days of two times and of all between, in milliseconds of the epoch."""
-    return [day(ms) for ms in range(since_ms // _DAY_MS * _DAY_MS, until_ms + 1, _DAY_MS)]
+    return [day(ms) for ms in range(since_ms // DAY_MS * DAY_MS, until_ms + 1, DAY_MS)]
 
 
 def first_ms(name: str) -> int:
@@ -70,7 +70,7 @@ def first_ms(name: str) -> int:
 
 def and_the_next(days: list[str]) -> list[str]:
     """Return the days and those after them: what ran beside a death may have ended after midnight."""
-    return sorted({day(first_ms(each) + n * _DAY_MS) for each in days for n in (0, 1)})
+    return sorted({day(first_ms(each) + n * DAY_MS) for each in days for n in (0, 1)})
 
 
 def _day(option: str, text: str | None) -> date | None:

@@ -16,7 +16,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("scipy")
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.pipeline.blame import DIMENSIONS, blame, is_worse_by_start, says, with_first_seen
+from celery_poison.pipeline.blame import DIMENSIONS, blame, is_worse_by_start, says, with_history
 from celery_poison.pipeline.window import Window
 from tests.pipeline import tallied
 from tests.pipeline.entries import W1, W2, cleared, died, ran
@@ -182,9 +182,9 @@ def test_days_are_told_as_dates_or_counted_back_from_the_newest_in_the_lake() ->
 def test_NEW_22_first_seen_is_when_something_was_first_accused_and_stays() -> None:
     row = {"dimension": "task", "key": "t.bad", "standing": "suspicious"}
     calm = {"dimension": "host", "key": "a", "standing": "unremarkable"}
-    first = with_first_seen([row, calm], [], "100-0")
+    first = with_history([row, calm], [], "100-0")
     assert [each["first_seen"] for each in first] == ["100-0", None]
-    again = with_first_seen([row, {**calm, "standing": "guilty"}], first, "200-0")
+    again = with_history([row, {**calm, "standing": "guilty"}], first, "200-0")
     assert [each["first_seen"] for each in again] == ["100-0", "200-0"]
 
 
@@ -207,3 +207,35 @@ def test_NEW_22_a_host_belongs_to_the_node_on_which_its_worker_said_that_it_bega
     nodes = {r["key"]: r["deaths"] for r in blame(tallied.entries(told)) if r["dimension"] == "node"}
     assert nodes == {"n1": 6, "n2": 2}
     assert "node" not in {r["dimension"] for r in blame(tallied.entries([*_calm(50), *deaths]))}
+
+
+def test_NEW_22_what_another_command_judged_is_new_until_it_was_printed_as_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("deltalake")
+    from celery_poison.cli.pipeline_commands import _blame_new
+    from celery_poison.pipeline.derived import AsOf, Derived
+    from celery_poison.pipeline.lake import Lake, Position
+
+    ask = tallied.entries([*_calm(50), *(died(f"d{n}", f"d{n}", 100 * n) for n in range(10))])
+
+    def lake(ms: int) -> Any:
+        """Return a lake that was read up to then, and whose tables DuckDB has."""
+        derived: Any = Derived(None, Lake(None, str(tmp_path), "x"))
+        derived._made, derived._goal = True, Position(ms)
+        derived._as_of = AsOf(1, f"{ms}-0", None, (), ())
+        derived.ask, derived.ahead = ask, lambda *_: ask
+        return derived
+
+    heard: list[str] = []
+    options = {"notify": heard.extend}
+    assert [row["told"] for row in lake(100).judge() if row["first_seen"]] != []
+    with pytest.raises(SystemExit):
+        _blame_new(lake(200), options)
+    assert any(each.startswith("task t.poison: suspicious") for each in heard)
+    assert "task t.poison: suspicious" in capsys.readouterr().out
+    for ms in (200, 300):
+        _blame_new(lake(ms), options)
+        assert capsys.readouterr().out == "nothing new is accused\n"
+    accused = [row for row in lake(400).judge() if row["standing"] != "unremarkable"]
+    assert {(row["first_seen"], row["told"]) for row in accused} == {("100-0", True)}

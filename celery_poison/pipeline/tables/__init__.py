@@ -18,20 +18,5 @@ from celery_poison.pipeline.tables.daily import daily, tallies, task_daily
 from celery_poison.pipeline.tables.fingerprints import fingerprints, fingerprints_daily
 from celery_poison.pipeline.tables.incidents import incidents, messages
 
-__all__ = [
-    "attempts",
-    "plain",
-    "ends",
-    "measured",
-    "troubled",
-    "repeated",
-    "united",
-    "noted",
-    "messages",
-    "incidents",
-    "fingerprints",
-    "fingerprints_daily",
-    "tallies",
-    "daily",
-    "task_daily",
-]
+__all__ = ["attempts", "plain", "ends", "measured", "troubled", "repeated", "united", "noted", "messages"]
+__all__ += ["incidents", "fingerprints", "fingerprints_daily", "tallies", "daily", "task_daily"]
