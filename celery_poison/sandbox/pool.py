@@ -75,6 +75,7 @@ class Cells:
     def are_usable(self) -> bool:
         """Whether suspects can be tried in cells at all, as far as it is known."""
         if isinstance(self._nursery, Nursery) and self._nursery.has_ended():
+            self._nursery.end()  # so that it is waited for
             self._nursery = self._next_nursery()
         if isinstance(self._nursery, str) and self._nursery:
             self._complain(self._nursery)
@@ -141,8 +142,7 @@ class Cells:
             while self.waiting and self._may_begin(self.waiting[0]):
                 self._begin(self.waiting.popleft())
             self._park_late()
-            is_full = self.waiting or self._must_wait or not self._fits("")
-            self.room = 0 if is_full else len(self._free_slots)
+            self.room = 0 if self.waiting or self._must_wait or not self._fits("") else len(self._free_slots)
         finally:
             self._is_choosing = False
 
@@ -169,10 +169,7 @@ class Cells:
             return False
         latest = time.monotonic() - GROWS
         growing = (each.request.type for each in self._running if not each.begun or each.since > latest)
-        return self._memory.room() >= sum(map(self._need, (task, *growing)))
-
-    def _need(self, task: str) -> int:
-        return self._took.get(task, GUESS) + WRITTEN
+        return self._memory.room() >= sum(self._took.get(each, GUESS) + WRITTEN for each in (task, *growing))
 
     def _is_here(self, trial: Trial) -> bool:
         """Whether its connection is there still, and it was not revoked."""
