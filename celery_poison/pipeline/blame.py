@@ -198,6 +198,7 @@ def _window(
         parts=PARTS,
         blocks={name: _blocks(cells[recent], name) for name in ("host", "task")},
         siblings=SIBLINGS,
+        days=pd.to_datetime(cells["date"][recent]).to_numpy("datetime64[D]").astype(float),
     )
 
 
@@ -238,13 +239,7 @@ def _most(cells: pd.DataFrame, name: str) -> list[Any]:
     return [*died[died > 0].sort_values(ascending=False, kind="stable").items()]
 
 
-def _row(
-    told: Judged,
-    key: str,
-    sums: _Sums,
-    guilty: Mapping[str, int],
-    compared: bool,
-) -> dict[str, Any]:
+def _row(told: Judged, key: str, sums: _Sums, guilty: Mapping[str, int], compared: bool) -> dict[str, Any]:
     """Return a row of the table, of the sums of its dimension."""
     none = {"deaths": 0.0, "ms": 0.0, "alive": 0}
     now, earlier = (sums.of.get((told.code, recent), none) for recent in (True, False))

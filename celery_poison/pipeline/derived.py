@@ -40,15 +40,8 @@ from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
 from celery_poison.pipeline.window import Window, and_the_next, day, days_between, first_ms
 
-#: Stored tables, and by what their files are apart.
-STORED: dict[str, tuple[str, ...]] = {
-    "company": ("date",),
-    "exceptions": ("date",),
-    "incidents": ("date",),
-    "fingerprints_daily": ("date",),
-    "runs_daily": ("date",),
-    "sketches": ("date",),
-}
+#: Stored tables, whose files are apart by date.
+STORED = ("company", "exceptions", "incidents", "fingerprints_daily", "runs_daily", "sketches")
 _OF_TROUBLES = ("exceptions", "incidents", "fingerprints_daily")
 VIEWS = ("attempts", "fingerprints", "kin", "messages", "tallies", "task_daily", "noted", "measured")
 #: What :meth:`Derived.register` makes views of.
@@ -326,7 +319,7 @@ class Derived:
     def _table(self, name: str) -> Table:
         if name not in self._tables:
             known = JOURNAL if name == "company" else None
-            self._tables[name] = self._lake.table(name, STORED.get(name, ()), known)
+            self._tables[name] = self._lake.table(name, ("date",) if name in STORED else (), known)
         return self._tables[name]
 
     def _view_noted(self) -> Any:

@@ -1,4 +1,4 @@
-"""How much more deaths vary than chance alone explains: hosts and tasks have good and bad days (NEW-22)."""
+"""How much more deaths vary than chance alone explains (NEW-22): good and bad days, and a slow trend."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
+#: By what logarithm a slow trend changes the risk from each day to the next: it doubles within a week.
+SLOW = 0.1
 _NOTHING = 1e-12
 
 
@@ -54,5 +56,34 @@ class Varying:
         squares = rate**2 * products(1, 1)
         excess = products(0, 0) - 2 * rate * products(0, 1) + squares - died
         excess -= np.sqrt(2 * squares + np.maximum(died, 0.0))
-        found: Floats = np.maximum(excess, 0.0) / np.maximum(squares, _NOTHING)
-        return found
+        return np.asarray(np.maximum(excess, 0.0) / np.maximum(squares, _NOTHING))
+
+
+class Trend:
+    """A trend of all risks, log-linear in ``days``: the newest release does not carry what grew for weeks.
+
+    Its slope is held near 0 as by a normal law of the width :data:`SLOW`: two days have no trend.
+    """
+
+    def __init__(self, days: Floats, deaths: Floats) -> None:
+        self._days, self._deaths, self.slope = days - days.mean(), deaths, 0.0
+
+    def step(self, mean: Floats) -> Floats:
+        """Move the slope towards what explains the deaths best (Newton); return by what each cell changes."""
+        apart = self._days - mean @ self._days / max(mean.sum(), _NOTHING)
+        rise = (self._deaths - mean) @ apart - self.slope / SLOW**2
+        step = float(np.clip(rise / (mean @ apart**2 + SLOW**-2), -SLOW, SLOW))
+        self.slope += step
+        return np.asarray(np.exp(step * apart))
+
+    def inflation(self, codes: Codes, size: int, mean: Floats) -> Floats:
+        """Return by what the variance of each element's excess grows, since the same deaths tell the slope.
+
+        What a trend would explain as well is no evidence: a release of the last third has a third of its own.
+        """
+        whole = max(mean.sum(), _NOTHING)
+        apart = self._days - mean @ self._days / whole
+        own, late = (np.bincount(codes, weights, size) for weights in (mean, mean * apart))
+        between = late**2 / np.maximum(own * (1 - own / whole), _NOTHING)
+        spread = mean @ apart**2
+        return np.asarray((spread + SLOW**-2) / (np.maximum(spread - between, 0.0) + SLOW**-2))

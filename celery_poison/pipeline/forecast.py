@@ -50,9 +50,8 @@ class Chance(NamedTuple):
         share = over / max(total, 1.0)
         mean, chance = runs * share, runs * share * (1 - share)
         squares = ((above - mean) ** 2)[chance > 0] / chance[chance > 0]
-        return cls(
-            total, over, max(1.0, float(squares.sum()) / (len(squares) - 1)) if len(squares) > 1 else 1.0
-        )
+        varying = max(1.0, float(squares.sum()) / (len(squares) - 1)) if len(squares) > 1 else 1.0
+        return cls(total, over, varying)
 
     def _beta(self) -> tuple[float, float]:
         return self.above / self.varying + 0.5, (self.runs - self.above) / self.varying + 0.5
@@ -166,7 +165,8 @@ def _drift(runs: pd.DataFrame, release: str, chance: float) -> dict[str, Any]:
     """Return how many times as much a task needs under a release, where that is not by chance."""
     sides = [runs[runs["release"] == release], runs[(runs["release"] != release) & runs["release"].notna()]]
     tables = [side.pivot_table("n", "date", "place", aggfunc="sum", fill_value=0) for side in sides]
-    found: dict[str, Any] = {f"{name}_{end}": None for name in _RANKS for end in ("times", "low", "high")}
+    ends = ("times", "low", "high")
+    found: dict[str, Any] = {f"{name}_{end}": None for name in _RANKS for end in ends}
     if any(len(table) < _LEAST_DAYS or table.to_numpy().sum() < _LEAST_RUNS for table in tables):
         return found
     free = len(tables[0]) + len(tables[1]) - 2
@@ -174,11 +174,8 @@ def _drift(runs: pd.DataFrame, release: str, chance: float) -> dict[str, Any]:
         (now, varies), (was, varied) = (_quantile_of_days(table, rank) for table in tables)
         wide = float(np.sqrt(varies + varied))
         if abs(now - was) > stats.t.isf(chance / 4, free) * wide:  # two sides, two ranks
-            ends = now - was + stats.t.ppf(_SURE, free) * wide
-            found |= {f"{name}_times": 2 ** (now - was)}
-            found |= {
-                f"{name}_{end}": float(2**value) for end, value in zip(("low", "high"), ends, strict=True)
-            }
+            logs = now - was + np.array([0.0, *stats.t.ppf(_SURE, free)]) * wide
+            found |= {f"{name}_{end}": float(2**log) for end, log in zip(ends, logs, strict=True)}
     return found
 
 

@@ -108,12 +108,9 @@ def restore(lake: Lake, version: int) -> list[str]:
 
 
 def _deleted_since(table: Table, version: int) -> list[str]:
-    deletions = (each for each in table.delta.history() if each["version"] > version)
-    return [
-        str(each.get("operationParameters", {}).get("predicate"))
-        for each in deletions
-        if each["operation"] == "DELETE"
-    ]
+    newer = (each for each in table.delta.history() if each["version"] > version)
+    deletions = (each for each in newer if each["operation"] == "DELETE")
+    return [str(each.get("operationParameters", {}).get("predicate")) for each in deletions]
 
 
 def history(table: Table, limit: int = 20) -> list[dict[str, Any]]:

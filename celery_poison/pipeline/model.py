@@ -5,12 +5,13 @@ added, one after another, the times, hosts, releases, queues, forms of arguments
 had more deaths than the rest of the model leaves them. What is added first explains most; what is then left
 of the others is judged beside it. docs/pipeline-tables.md says what each figure means.
 
-Three things keep it from false accusations (NEW-22):
+Four things keep it from false accusations (NEW-22):
 
 - Two exposures. Some causes strike per second of run time, others per start, and the journal does not say
   which. All is fitted for both, and only what both accuse is accused; the milder figures are reported.
 - Dispersion. Hosts and tasks have good and bad days. How much the days of all *others* vary widens what
   chance may bring to one.
+- A slow trend of all risks is fitted, and what it would explain as well is no evidence against a release.
 - Time is a dimension: an outage explains its deaths before the release that was in force may.
 
 The fit is ours: statsmodels' GLM would replace ``_Model.fit`` alone, takes 40 times as long at 44 columns,
@@ -27,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-from celery_poison.pipeline.dispersion import Codes, Floats, Varying
+from celery_poison.pipeline.dispersion import Codes, Floats, Trend, Varying
 
 #: The share of false accusations that is accepted: where nothing is to blame, the share of such histories.
 FALSE_SHARE = 0.05
@@ -53,6 +54,7 @@ class Cells:
             about the rest of its task.
         blocks: dimension -> number of what varies as a whole, such as each host's days.
         siblings: dimensions whose elements differ by nature, so that one must stand out among the others.
+        days: number of the day of each cell; by default all are of one.
     """
 
     deaths: Floats
@@ -65,6 +67,7 @@ class Cells:
     parts: Collection[str] = ()
     blocks: Mapping[str, Codes] = field(default_factory=dict)
     siblings: Collection[str] = ()
+    days: Floats | float = 0.0
 
 
 class Judged(NamedTuple):
@@ -187,8 +190,8 @@ class _Model:
         for name, known in cells.known.items():
             self.dimensions[name].inside[[*known]] = True
         self._known: dict[tuple[str, str], Varying] = {}
+        self._trend, self._trending = Trend(np.broadcast_to(cells.days, deaths.shape), deaths), False
         self.mean = exposure.copy()
-        self.fit()
 
     def fit(self) -> None:
         """Make the likelihood, with its prior, as large as it gets: one dimension after the other, in rounds.
@@ -209,11 +212,26 @@ class _Model:
                 times = np.where(each.inside, own, 1.0)
                 mean[rows] *= (times / each.times)[each.codes[rows]]
                 each.times = times
+            if self._trending:
+                mean *= self._trend.step(mean)
             if np.abs(mean - before).sum() <= 1e-7 * max(mean.sum(), _NOTHING):
                 break
 
     def grow(self) -> None:
-        """Add what explains deaths until nothing suspicious is left, then drop what is not needed."""
+        """Add what explains deaths until nothing suspicious is left, then drop what is not needed.
+
+        The trend comes last: it would take half of the effect of a release that stays in force, and then is
+        judged beside it.
+        """
+        for self._trending in (False, True):
+            self.fit()
+            self._add()
+        for told in self.elements():
+            if not told.explains and told.code not in self._cells.known.get(told.dimension, ()):
+                self.dimensions[told.dimension].inside[told.code] = False
+        self.fit()
+
+    def _add(self) -> None:
         for _ in range(100):
             fresh = self._most_suspicious()
             if not fresh:
@@ -221,10 +239,6 @@ class _Model:
             for told in fresh:
                 self.dimensions[told.dimension].inside[told.code] = True
             self.fit()
-        for told in self.elements():
-            if not told.explains and told.code not in self._cells.known.get(told.dimension, ()):
-                self.dimensions[told.dimension].inside[told.code] = False
-        self.fit()
 
     def keep(self, agreed: Mapping[str, npt.NDArray[np.bool_]]) -> None:
         """Drop the effects of all elements of some dimensions but these."""
@@ -273,7 +287,10 @@ class _Model:
             codes = np.flatnonzero(each.deaths[: each.size] > 0)
             deaths, expected = each.deaths[codes], each.alone(self.mean)[codes]
             spread = self._dispersion(name, each)[codes]
-            p = chance(deaths / spread, expected / spread, self._whole(name, each)[codes] / spread)
+            # An effect in the model is no part of the whole that is expected without it.
+            whole, own = self._whole(name, each)[codes], each.sums(self.mean)[codes]
+            usual = expected * whole / np.maximum(whole - own + expected, _NOTHING)
+            p = chance(deaths / spread, usual / spread, whole / spread)
             # Not by the highest number: elements of other windows have numbers, too.
             seen = self._cells.seen.get(name, np.unique(each.codes[each.codes < each.size]).size)
             q = self._q_values(p, seen)
@@ -341,7 +358,7 @@ class _Model:
             else:
                 varies = varying.variance(self._cells.deaths, self.mean)
             spread = np.maximum(spread, 1 + varies * varying.concentration(alone))
-        return spread
+        return spread * self._trend.inflation(each.codes, each.size + 1, alone)
 
     def _varying(self, name: str, each: _Dimension, family: str, blocks: Codes) -> Varying:
         key = name, family

@@ -98,12 +98,10 @@ def open_session(master: str = "local[*]", memory: str = "1g", conf: Mapping[str
     # Ours are Arrow's tasks: pandas is asked for by PySpark and does nothing.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     if master.startswith("sc://"):
-        session = _remote(master, {**_SQL, **(conf or {})})
-    elif master.startswith(("local", "spark://", "k8s://")) or master == "yarn":
-        session = _classic(master, {**_SQL, **_PROCESS, "spark.driver.memory": memory, **(conf or {})})
-    else:
-        raise ConfigurationError(f"--master {master}: not one of local[*], spark://host:port, sc://host:port")
-    return session
+        return _remote(master, {**_SQL, **(conf or {})})
+    if master.startswith(("local", "spark://", "k8s://")) or master == "yarn":
+        return _classic(master, {**_SQL, **_PROCESS, "spark.driver.memory": memory, **(conf or {})})
+    raise ConfigurationError(f"--master {master}: not one of local[*], spark://host:port, sc://host:port")
 
 
 def suit(session: Any, rows: int, said: Collection[str] = ()) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("scipy")
 
 import numpy as np
 
-from celery_poison.pipeline import model
+from celery_poison.pipeline import dispersion, model
 
 TASKS, HOSTS = ("mail", "pdf", "ocr", "ping", "sync", "geo"), ("a", "b", "c", "d")
 
@@ -75,6 +75,30 @@ def test_where_nothing_is_planted_hardly_anything_is_suspected() -> None:
     assert sum(map(bool, found)) <= 16
 
 
+def _releases(rate: Callable[[Any], Any], seed: int, *, days: int = 30, of: int = 3) -> set[int]:
+    """Which releases are suspected; each is in force for ``of`` days. ``rate``: deaths of a task in a day."""
+    day, task = (each.ravel().astype(float) for each in np.meshgrid(np.arange(days), np.arange(8)))
+    deaths = np.random.default_rng(seed).poisson(rate(day)).astype(float)
+    time, release = np.full(len(day), 1000.0), day.astype(int) // of
+    cells = model.Cells(
+        deaths, time, time, task.astype(int), {"release": release}, siblings=("release",), days=day
+    )
+    return {told.code for told in model.judge(cells) if told.dimension == "release" and told.explains}
+
+
+def test_NEW_22_growing_risk_accuses_no_release_and_a_step_is_no_growth() -> None:
+    growing = [_releases(lambda day: 1.5 * (1 + day / 29), seed, of=20) for seed in range(12)]
+    assert sum(map(bool, growing)) <= 1
+    # In force to the end, so that a trend alone would explain most of it; by itself, and beside growth.
+    for seed in range(3):
+        assert _releases(lambda day: np.where(day < 20, 2, 6), seed, of=20) == {1}
+        assert _releases(lambda day: (1 + day / 29) * np.where(day < 20, 2, 6), seed, of=20) == {1}
+
+
+def test_NEW_22_two_days_have_no_trend() -> None:
+    assert _releases(lambda day: np.where(day < 1, 3, 12), 1, days=2, of=1) == {1}
+
+
 def test_deaths_without_run_time_and_run_time_without_deaths_give_finite_figures() -> None:
     """Separation: a host where everything died at once, beside hosts where nothing ever did."""
     cells = model.Cells(
@@ -116,17 +140,23 @@ def test_what_a_part_of_a_task_explains_is_not_held_against_the_rest_of_it() -> 
     assert (pdf.explains, pdf.elsewhere) == (False, 30.0)
 
 
-def test_the_fit_is_that_of_an_independent_poisson_regression() -> None:
-    """`statsmodels` maximises the same likelihood in one go; the prior is two rows of half a death each."""
+def test_the_fit_is_that_of_an_independent_poisson_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`statsmodels` maximises the same likelihood in one go; the prior is two rows of half a death each.
+
+    Its slope is not held near 0.
+    """
     glm = pytest.importorskip("statsmodels.genmod.generalized_linear_model")
     families = pytest.importorskip("statsmodels.genmod.families")
     cells = _cells(lambda task, host: (3 if task == "pdf" else 1) * (8e-5 if host == "c" else 2e-5))
+    days = np.arange(len(cells.task)) * 7.0 % 29
+    cells = replace(cells, days=days)
+    monkeypatch.setattr(dispersion, "SLOW", 100.0)
     fitted = model._Model(cells, cells.seconds)
     fitted.grow()
     assert [*np.flatnonzero(fitted.dimensions["host"].inside)] == [2]
     tasks = np.eye(len(TASKS))
-    design = np.column_stack([np.ones(len(cells.task)), tasks[cells.task], cells.codes["host"] == 2])
-    prior = np.column_stack([np.zeros(len(TASKS)), tasks, np.zeros(len(TASKS))])
+    design = np.column_stack([np.ones(len(cells.task)), tasks[cells.task], cells.codes["host"] == 2, days])
+    prior = np.column_stack([np.zeros(len(TASKS)), tasks, np.zeros((len(TASKS), 2))])
     half = np.full(len(TASKS), model.PRIOR)
     told = glm.GLM(
         np.append(cells.deaths, half),
@@ -136,7 +166,8 @@ def test_the_fit_is_that_of_an_independent_poisson_regression() -> None:
     ).fit(tol=1e-12)
     theirs = np.exp(design @ told.params) * cells.seconds
     assert fitted.mean == pytest.approx(theirs, rel=1e-3)
-    assert fitted.dimensions["host"].times[2] == pytest.approx(np.exp(told.params[-1]), rel=1e-3)
+    assert fitted.dimensions["host"].times[2] == pytest.approx(np.exp(told.params[-2]), rel=1e-3)
+    assert fitted._trend.slope == pytest.approx(told.params[-1], rel=1e-3)
 
 
 def test_chances_and_intervals_are_the_exact_ones() -> None:

@@ -73,10 +73,7 @@ def task_daily(counted: DataFrame) -> DataFrame:
         *(F.kll_merge_agg_bigint(name).alias(name) for name in MEASURES),
     )
     return whole.select(
-        "date",
-        "task",
-        "attempts",
-        "alive",
+        *("date", "task", "attempts", "alive"),
         *_COUNTS[1:],
         _quantile("duration", 0.5).alias("runtime_p50_ms"),
         _quantile("duration", 0.95).alias("runtime_p95_ms"),

@@ -22,18 +22,11 @@ def incidents(journal: DataFrame, attempts: DataFrame) -> DataFrame:
     none, nobody = F.lit(0).cast("long"), F.array().cast("array<string>")
     found = _of_workers(journal).unionByName(_of_processes(attempts), allowMissingColumns=True)
     return found.join(_of_members(attempts), "death", "left").select(
-        "death",
-        "kind",
-        "worker",
+        *("death", "kind", "worker"),
         host_of(F.col("worker")).alias("host"),
-        "cause",
-        "noticed_by",
-        "at",
-        "date",
-        "recovered_at",
+        *("cause", "noticed_by", "at", "date", "recovered_at"),
         (F.unix_millis("recovered_at") - F.unix_millis("at")).alias("recovery_ms"),
-        "flagged",
-        "put_back",
+        *("flagged", "put_back"),
         *(F.coalesce(name, none).alias(name) for name in _COUNTS),
         *(F.coalesce(name, nobody).alias(name) for name in _LISTS),
         "longest_ms",
@@ -108,9 +101,7 @@ def messages(journal: DataFrame) -> DataFrame:
         journal.where("mid is not null and at is not null")
         .groupBy("mid")
         .agg(
-            _last("id"),
-            _last("task"),
-            _last("queue"),
+            *map(_last, ("id", "task", "queue")),
             F.min(started()).alias("first_at"),
             F.max("at").alias("last_at"),
             F.count_distinct(F.when(end, F.col("token"))).alias("starts"),
@@ -120,8 +111,7 @@ def messages(journal: DataFrame) -> DataFrame:
             F.coalesce(F.sum(ran), F.lit(0)).alias("runtime_ms"),
             F.coalesce(F.sum(F.when(died, ran)), F.lit(0)).alias("lost_ms"),
             F.max("payload_bytes").alias("payload_bytes"),
-            _last("fingerprint"),
-            _last("state"),
+            *map(_last, ("fingerprint", "state")),
             F.max_by(F.when(kept, F.col("cause")), _when(kept)).alias("cause"),
             F.max_by(F.when(kept, F.col("note")), _when(kept)).alias("reason"),
         )
