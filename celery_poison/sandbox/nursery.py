@@ -105,7 +105,8 @@ class Nursery:
             LookupError: no other process could load this app.
             OSError: no process can be started.
         """
-        if not (app := next(apps_given(), "")):
+        is_celery = os.path.basename(sys.argv[0]).startswith(("celery", "__main__"))
+        if not is_celery or not (app := next(apps_given(), "")):
             raise LookupError("no `celery -A` names the app, so that no other process could load it")
         ours, other = pair()
         with closing(other):

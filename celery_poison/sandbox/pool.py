@@ -31,11 +31,13 @@ MOST = 50
 PARK_AFTER = 2.0
 #: Seconds for which a nursery must have lived whose place another one takes.
 LIVED = 60.0
+#: How often a cell is asked for that ends before it begins, and the seconds between: a lack may be over soon.
+TRIES, BETWEEN_TRIES = 3, 1.0
 #: What a cell is thought to take whose task was never seen in one, in bytes.
 GUESS = 32 << 20
 #: Bytes of what it shares with the nursery that a cell writes to, and so holds for itself.
 WRITTEN = 8 << 20
-#: Seconds after which a cell is thought to hold what it needs: of two that go on growing one is ended.
+#: Seconds after which a cell holds what it needs, unless its task was seen to take more than ``GUESS``.
 GROWS = 2.0
 
 
@@ -63,6 +65,8 @@ class Cells:
         self._took: dict[str, int] = {}
         self._memory = MemoryGroup()
         self._trials = Trials(host, self)
+        #: No cell could be had, and none should be asked for before (``time.monotonic``).
+        self._pauses_until = 0.0
         self._beginning: Trial | None = None
         self._must_wait = self._is_choosing = False
 
@@ -157,7 +161,7 @@ class Cells:
                     trial.request.wait_in_ledger()
 
     def _may_begin(self, trial: Trial) -> bool:
-        if self._must_wait or self.host.shutdown.is_begun:
+        if self._must_wait or self.host.shutdown.is_begun or time.monotonic() < self._pauses_until:
             return False
         return not self.are_usable or self._fits(trial.request.type, trial)  # it goes to the pool, or fits
 
@@ -167,9 +171,19 @@ class Cells:
             return True
         if not self._free_slots or any(each.is_alone for each in (*beside, *self._running)):
             return False
-        latest = time.monotonic() - GROWS
-        growing = (each.request.type for each in self._running if not each.begun or each.since > latest)
-        return self._memory.room() >= sum(self._took.get(each, GUESS) + WRITTEN for each in (task, *growing))
+        return self._memory.room() >= self._need(task) + sum(map(self._missing, self._running))
+
+    def _missing(self, trial: Trial) -> int:
+        """Return the bytes that a running trial will still take."""
+        need = self._need(trial.request.type)
+        if not trial.begun or time.monotonic() - trial.since < GROWS:
+            return need
+        if need <= GUESS + WRITTEN or isinstance(self._nursery, str):
+            return 0
+        return max(0, need + procfs.resident(self._nursery.pid) - procfs.resident(trial.pid))
+
+    def _need(self, task: str) -> int:
+        return self._took.get(task, GUESS) + WRITTEN
 
     def _is_here(self, trial: Trial) -> bool:
         """Whether its connection is there still, and it was not revoked."""
@@ -185,8 +199,12 @@ class Cells:
         else:
             if not trial.callbacks:
                 self._beginning = trial
-                with suppress(TaskRevokedError):
+                try:
                     request.execute_using_pool(self)
+                except TaskRevokedError:
+                    pass
+                except Exception as error:  # a header that cannot be read, or a request class of the user's
+                    return self._refuse(trial, repr(error))
             if trial.callbacks:
                 self._fork(trial)
             else:  # it was revoked, has expired, or went back
@@ -194,12 +212,14 @@ class Cells:
 
     def _fork(self, trial: Trial) -> None:
         trial.slot, trial.since = self._free_slots.pop(0), time.monotonic()
+        trial.tries += 1
         self._running.add(trial)
         assert isinstance(self._nursery, Nursery)
         try:
+            self._trials.start()
             trial.open(self.host, self._nursery, self._trials.report)
-        except OSError:
-            self.again(trial)
+        except OSError as error:
+            self.again(trial, repr(error))
         except Exception as error:
             self._refuse(trial, repr(error))
         else:
@@ -218,16 +238,19 @@ class Cells:
         self._take_credit(trial)
         self.look()
 
-    def again(self, trial: Trial) -> None:
-        """Try once more, alone, what was ended through no fault of its own."""
+    def again(self, trial: Trial, why: str = "a forked process ends before it begins a task") -> None:
+        """Try once more what was ended through no fault of its own: alone, if memory was short."""
         self._leave(trial)
-        if trial.is_alone:
-            self._refuse(trial, "a forked process ends before it begins a task")
-        else:
-            why = "memory is short" if trial.is_pressed else "its cell ended before it began"
-            logger.warning("celery_poison: %s is tried again, alone: %s", trial.request.humaninfo(), why)
-            trial.is_alone = True
+        if trial.is_pressed or trial.tries < TRIES:
             self.waiting.appendleft(trial)
+            if trial.is_pressed:
+                trial.is_alone, why = True, "memory is short"
+            else:
+                self._pauses_until = time.monotonic() + BETWEEN_TRIES
+                self._trials.wake()  # it is to look again
+            logger.warning("celery_poison: %s is tried again: %s", trial.request.humaninfo(), why)
+        else:
+            self._refuse(trial, why)
         self.look()
 
     def _leave(self, trial: Trial) -> None:

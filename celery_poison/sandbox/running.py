@@ -43,11 +43,15 @@ class Trials:
         self._ending = False
         self._memory = MemoryGroup()
 
+    def start(self) -> None:
+        """Have the thread, before the first cell is asked for; raise RuntimeError where there can be none."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="poison-cells", daemon=True)
+            thread.start()
+            self._thread = thread
+
     def hear(self, trial: Trial) -> None:
         """Hear a cell that was opened, to its end."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="poison-cells", daemon=True)
-            self._thread.start()
         self._new.append(trial)
         self.wake()
 
@@ -61,10 +65,12 @@ class Trials:
         self.wake()
         if self._thread is not None:
             self._thread.join(3 * TICK)
-        for each in (*self._new, *self._running):
+        trials = [*self._new, *self._running]
+        for each in trials:
             each.abandon()
         if self._thread is None or not self._thread.is_alive():
-            for part in (self._selector, self._woken, self._wakes):
+            parts: list[Any] = [*trials, self._selector, self._woken, self._wakes]
+            for part in parts:
                 part.close()
 
     def report(self, call: Callable[[], Any]) -> None:
@@ -99,7 +105,8 @@ class Trials:
             self.report(self._hears.look)
 
     def _hear(self) -> None:
-        pause = min((each.pause() for each in self._running), default=IDLE)
+        longest = TICK if self._hears.waiting else IDLE
+        pause = min((each.pause() for each in self._running), default=longest)
         if self._running:
             scarce = self._memory.room() / SPEED if len(self._running) > 1 else TICK
             pause = min(pause, TICK, max(SHORTEST, scarce))

@@ -118,6 +118,7 @@ class Trial:
             the ``target``, its ``arguments``, and the time limits ``soft`` and ``hard``, in seconds.
         since: when it was admitted, or its cell was asked for (``time.monotonic``).
         slot: the index that a pool process would have.
+        tries: how many cells were asked for.
         pid, death: of its cell; 0 and None before they are known.
         begun: its cell has begun with it; ``has_result``: and has given its result.
         overdue: its hard limit is over; ``terminated_by``: the signal by which it is to end, 0 for none.
@@ -133,7 +134,7 @@ class Trial:
         self.arguments: tuple[Any, ...] = ()
         self.soft: float | None = None
         self.hard: float | None = None
-        self.since, self.slot = time.monotonic(), 0
+        self.since, self.slot, self.tries = time.monotonic(), 0, 0
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -225,7 +226,7 @@ class Trial:
         now = time.monotonic()
         match said:
             case "accepted", pid, at:
-                self.begun, self._kill_at = True, NEVER
+                self.begun, self.pid, self._kill_at = True, pid, NEVER
                 self._soft_at = now + self.soft if self.soft else NEVER
                 self._hard_at = now + self.hard if self.hard else NEVER
                 self._say(BEGINS)
@@ -294,7 +295,7 @@ class Trial:
 
     def tell(self) -> bool:
         """Report how it ended; return False where it is to be tried again, through no fault of its own."""
-        death, name = self.death, self.request.humaninfo()
+        death = self.death
         assert death is not None
         if self.has_result:
             return True
@@ -306,7 +307,7 @@ class Trial:
             return False
         # Its cell is killed then, too.
         story = f"met its hard time limit of {self.hard:g} s" if self.overdue and self.hard else death
-        logger.warning("celery_poison: %s on trial: %s", name, story)
+        logger.warning("celery_poison: %s on trial: %s", self.request.humaninfo(), story)
         evidence = self._host.exits.of_cell(self.pid, death)
         if is_over_limit:
             evidence = replace(evidence, limit_kb=self._limit >> 10, limit_of="trial")

@@ -130,3 +130,11 @@ def test_TP1_8_a_trial_longer_than_the_visibility_timeout_runs_once(new_court: A
         assert suspect.get(timeout=PATIENCE) == "repaired"
         court.await_acquittal()
     assert len(court.marks.all("waits", "start")) == 1
+
+
+def test_NEW_1_a_suspect_with_headers_that_cannot_be_read_keeps_no_other_waiting(court: Court) -> None:
+    court.suspect("trial.tells", 1, headers={"stamps": {}, "stamped_headers": 5})
+    with court.worker():
+        assert court.suspect("trial.tells", 2).get(timeout=PATIENCE)["in_cell"]
+        court.await_that(lambda: court.quarantine.list(), "a person decides about it")
+    assert [record.cause for record in court.quarantine.list()] == ["malformed"]
