@@ -226,7 +226,7 @@ class Trial:
         now = time.monotonic()
         match said:
             case "accepted", pid, at:
-                self.begun, self.pid, self._kill_at = True, pid, NEVER
+                self.begun, self._kill_at = True, NEVER
                 self._soft_at = now + self.soft if self.soft else NEVER
                 self._hard_at = now + self.hard if self.hard else NEVER
                 self._say(BEGINS)
@@ -331,9 +331,9 @@ class Trial:
 
 
 def _send(kill: Callable[[int, int], None], pid: int, signum: int) -> None:
-    """Send a signal to a process, or a group; not where its number is not known: 0 would be this one."""
+    """Send a signal to a process, or a group; not to 0, which would be this one, or to 1: all that there are."""
     with suppress(OSError):
-        if pid:
+        if pid > 1:
             kill(pid, signum)
 
 
