@@ -16,11 +16,9 @@ import signal
 import socket
 import stat
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -28,30 +26,13 @@ from billiard import process
 from celery import Celery, platforms
 from celery.app.utils import find_app
 
-from celery_poison import causes
 from celery_poison.basics import procfs
-from celery_poison.basics.calling import tell
 from celery_poison.basics.forking import no_fork, unpatched
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.basics.text import apps_given
-from celery_poison.causes import Evidence
-from celery_poison.errors import PoisonError
-from celery_poison.ledger.queries import Queries
-from celery_poison.model import Phase
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.cell import be_cell, have_own_hub, pair
-from celery_poison.sandbox.watcher import (
-    NURSERY,
-    OUTLIVE,
-    SHORTEST,
-    WATCHER,
-    Memory,
-    be_watched,
-    end_with_parent,
-    name,
-    watch,
-)
-from celery_poison.upstream.results import StoredResults
+from celery_poison.sandbox.watcher import NURSERY, WATCHER, Memory, be_watched, end_with_parent, name, watch
 
 #: Seconds for which a nursery outlives its worker at most.
 LINGER = 5
@@ -199,7 +180,7 @@ def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool
             if not unpatched("os", "fork")():
                 orders.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _be_watcher(int(data), end_of_worker, fds, be, partial(_testify, app, worker))
+                _be_watcher(int(data), end_of_worker, fds, be)
         for fd in fds:  # now: gevent (25.8) leaves that to a hub, which does not run here
             unpatched("os", "close")(fd)
     _say_that_it_ended(app, worker)
@@ -222,35 +203,11 @@ def _orders(orders: Any, end_of_worker: int) -> Iterator[tuple[bytes, list[int]]
 
 def _say_that_it_ended(app: Celery, worker: str) -> None:
     """Tell the monitors what they cannot know: that the worker's connections will not come back (EMS-2)."""
-    _end_soon()
-    deadline = time.monotonic() + 2 * OUTLIVE
-    with suppress(OSError):  # no watcher is left
-        while time.monotonic() < deadline:
-            os.waitpid(-1, os.WNOHANG)
-            unpatched("time", "sleep")(SHORTEST)
-    with suppress(Exception):  # a little later they see it for themselves
-        plugin_of(app).open_ledger().fleet.ended(worker)
-
-
-def _testify(app: Celery, worker: str, pid: int, peak: int) -> None:
-    """Record the death of a cell whose worker has ended before it could (SAP-2); else it would be a doubt."""
-    _end_soon()
-    plugin, cause = plugin_of(app), causes.from_exit_code(-signal.SIGKILL)
-    ledger = plugin.open_ledger()
-    evidence = Evidence(signal=signal.SIGKILL, rss_kb=peak >> 10).encode()
-    for mid, start, _ in Queries(ledger).running():
-        if (start.worker, start.pid, start.phase) != (worker, pid, Phase.RUNNING):
-            continue
-        if not StoredResults().has_success(app.tasks[start.task], start.id, start.at_ms):
-            tell(plugin.extensions.lost, plugin.complain, ledger, mid, start, cause, "its cell died")
-            ledger.messages.crash(mid, start, cause=cause, shared=False, known={"evidence": evidence})
-
-
-def _end_soon() -> None:
-    """Get ready to talk to the ledger, and to nothing for long."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LINGER)
     have_own_hub()
+    with suppress(Exception):  # a little later they see it for themselves
+        plugin_of(app).open_ledger().fleet.ended(worker)
 
 
 def _make_cells_cheap() -> None:
@@ -264,7 +221,7 @@ def _make_cells_cheap() -> None:
     process.logging = none
 
 
-def _be_watcher(limit: int, end_of_worker: int, fds: list[int], be: Any, testify: Any) -> NoReturn:
+def _be_watcher(limit: int, end_of_worker: int, fds: list[int], be: Any) -> NoReturn:
     """Be the watcher of a cell, and then, in another process, that cell."""
     control, *of_cell = fds
     code = 1
@@ -276,10 +233,7 @@ def _be_watcher(limit: int, end_of_worker: int, fds: list[int], be: Any, testify
         for fd in of_cell if pid else (control, end_of_worker):
             unpatched("os", "close")(fd)
         if pid:
-            memory = Memory(pid, limit, group)
-            if watch(_socket.socket(fileno=control), end_of_worker, memory):
-                with suppress(PoisonError):  # the monitor finds a doubt
-                    testify(pid, memory.peak)
+            watch(_socket.socket(fileno=control), end_of_worker, Memory(pid, limit, group))
             code = 0
         else:
             be_watched(watcher)

@@ -21,7 +21,6 @@ from celery_poison.basics.forking import no_fork
 from celery_poison.causes import Evidence
 from celery_poison.sandbox.cell import Job, Prepare, info_of, pair, put, take
 from celery_poison.sandbox.nursery import Nursery
-from celery_poison.sandbox.watcher import BEGINS, KILLS, MOMENT, OUTLIVE
 from celery_poison.settings import Settings
 from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
@@ -36,6 +35,11 @@ ENDING = 5.0
 ANSWERING = 0.25
 #: Seconds in which a cell that says nothing more should have ended by itself.
 EXITING = 1.0
+#: Seconds for which a worker must outlive a cell that was killed, if its watcher does so too. Who kills all
+#: processes of a worker does not leave out the one next to the cell for so long.
+MOMENT = 0.02
+#: Seconds for which it must outlive both: a busy machine may interrupt who kills all of them for so long.
+OUTLIVE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +175,8 @@ class Trial:
             sock.setblocking(False)
 
     def close(self) -> None:
-        if self._is_proof():  # its watcher records its death, if this process ends before it has done so
-            self.request.when_recorded = self._control.close
-        else:
-            self._control.close()
-        self._data.close()
-        self._box.close()
+        for part in (*self.sockets, self._box):
+            part.close()
 
     def interrupt(self) -> None:
         """Raise its soft time limit in it."""
@@ -186,13 +186,7 @@ class Trial:
         """Kill the cell, with what it has started; its watcher tells of the end."""
         self.is_killed, self._abandon_at = True, time.monotonic() + ENDING
         self._soft_at = self._hard_at = self._kill_at = NEVER
-        self._say(KILLS)
         _send(os.killpg, self.pid, signal.SIGKILL)
-
-    def _say(self, word: bytes) -> None:
-        """Say something to the watcher."""
-        with suppress(OSError):
-            self._control.send(word)
 
     def abandon(self) -> None:
         """Kill the watcher too, which a suspect may have stopped."""
@@ -229,7 +223,8 @@ class Trial:
                 self.begun, self._kill_at = True, NEVER
                 self._soft_at = now + self.soft if self.soft else NEVER
                 self._hard_at = now + self.hard if self.hard else NEVER
-                self._say(BEGINS)
+                with suppress(OSError):
+                    self._control.send(b"!")
                 self._call_back("accept_callback", pid, at)
             case ("result",):
                 self.has_result, self._kill_at = True, now + ENDING

@@ -33,17 +33,8 @@ _WITHOUT_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
 
 #: Seconds for which it outlives a cell that was killed, at most.
 STAY = 2.0
-#: Seconds for which a worker must outlive a cell that was killed, if its watcher does so too. Who kills all
-#: processes of a worker does not leave out the one next to the cell for so long.
-MOMENT = 0.02
-#: Seconds for which it must outlive both, or the watcher both the others: a busy machine may interrupt who
-#: kills all of them for so long.
-OUTLIVE = 0.5
 #: By how much a cell gives way to others.
 NICENESS = 5
-
-#: What a worker says to a watcher: a trial begins; the worker is about to kill the cell.
-BEGINS, KILLS = b"!", b"k"
 
 #: Names of processes.
 NURSERY, WATCHER = "poison-nursery", "poison-watcher"
@@ -51,18 +42,16 @@ NURSERY, WATCHER = "poison-nursery", "poison-watcher"
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
-def watch(control: Any, worker: int, memory: Memory) -> bool:
+def watch(control: Any, worker: int, memory: Memory) -> None:
     """Watch the cell that has this ``memory`` to its end.
 
-    Return whether that counts, but its worker has ended before it was on record.
-
     Args:
-        control: socket to the worker, which closes it when the end of the cell is on record, or it ends.
+        control: socket to the worker, which says by it that a trial begins, and closes it when it ends.
         worker: descriptor that becomes readable at the end of the worker.
     """
-    pid, said = memory.pid, set[bytes]()
+    pid = memory.pid
     _tell(control, pid=pid, watcher=os.getpid())
-    is_stopped = _until_it_ends(control, worker, memory, said)
+    is_stopped = _until_it_ends(control, worker, memory)
     _, status, usage = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:  # what it has started goes with it
@@ -71,24 +60,9 @@ def watch(control: Any, worker: int, memory: Memory) -> bool:
     memory.peak = max(memory.peak, usage.ru_maxrss * 1024)
     why = "oom" if is_stopped else memory.why(code)
     _tell(control, status=code, peak=memory.peak, why=why)
-    # It stays, so that the worker sees that this process was not killed with the cell.
-    return not why and code == -signal.SIGKILL and _is_left_alone(control, worker, said)
-
-
-def _is_left_alone(control: Any, worker: int, said: set[bytes]) -> bool:
-    """Whether the worker has outlived the cell for a moment, but ends before it has the death on record.
-
-    Who kills all of its processes kills this one, too.
-    """
-    wait = unpatched("select", "select")
-    if wait([worker], [], [], MOMENT)[0]:
-        return False
-    while wait([control], [], [], STAY)[0] and (word := _heard(control)):
-        said.add(word)
-    if BEGINS not in said or KILLS in said or not wait([worker], [], [], MOMENT)[0]:
-        return False
-    unpatched("time", "sleep")(OUTLIVE)
-    return True
+    if not why and code == -signal.SIGKILL:
+        # The worker looks whether this process was killed too; it closes the socket when it has seen enough.
+        unpatched("select", "select")([control], [], [], STAY)
 
 
 def end_with_parent(parent: int) -> None:
@@ -118,14 +92,7 @@ def _tell(control: Any, **facts: object) -> None:
         control.send(json.dumps(facts).encode())
 
 
-def _heard(control: Any) -> bytes:
-    """Return what the worker says; nothing when it will say no more."""
-    with suppress(OSError):
-        return bytes(control.recv(64))
-    return b""
-
-
-def _until_it_ends(control: Any, worker: int, memory: Memory, said: set[bytes]) -> bool:
+def _until_it_ends(control: Any, worker: int, memory: Memory) -> bool:
     """Return whether it was stopped for its memory; it is killed with its worker, too."""
     pid, cell = memory.pid, os.pidfd_open(memory.pid)
     wait = unpatched("select", "select")  # a patched one would run the worker's greenlets here
@@ -135,10 +102,9 @@ def _until_it_ends(control: Any, worker: int, memory: Memory, said: set[bytes]) 
             return False
         has_ended = worker in ready
         if control in ready:
-            said.add(word := _heard(control))
-            has_ended = not word or has_ended
-            if word == BEGINS:
-                memory.begin()
+            memory.begin()
+            with suppress(OSError):
+                has_ended = not control.recv(64) or has_ended
         if has_ended or memory.look():
             os.kill(pid, signal.SIGKILL)
             return not has_ended

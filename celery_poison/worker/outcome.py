@@ -226,7 +226,6 @@ class Outcomes:
 
         def tell() -> None:
             self.inflight.undecided.discard(case.request)
-            case.request.when_recorded()
             call()
 
         self.site.loop.call_in_loop(tell)

@@ -6,7 +6,7 @@ that against ``WAYS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -133,10 +133,8 @@ class SentRequest(Request):
         epoch: number of the broker connection by which it was sent to the pool.
         is_refused_by_cells: it could not be tried in a cell.
         is_broadcast: every worker gets a copy of it: it runs as without us.
-        when_recorded: called when it is on record what becomes of its message.
     """
 
-    when_recorded: Callable[[], object] = staticmethod(lambda: None)
     stage = Stage.WAITING
     epoch = -1
     is_refused_by_cells = False

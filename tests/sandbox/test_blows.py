@@ -18,7 +18,8 @@ from celery.exceptions import TimeLimitExceeded
 from celery_poison.basics import procfs
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.sandbox.cell import pair
-from celery_poison.sandbox.watcher import BEGINS, KILLS, MOMENT, OUTLIVE, Memory, watch
+from celery_poison.sandbox.trial import MOMENT, OUTLIVE
+from celery_poison.sandbox.watcher import Memory, watch
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled
 from tests.failover.crew import frozen
@@ -63,67 +64,6 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(
         assert suspect.get(timeout=PATIENCE) == "repaired"
         court.await_acquittal()
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
-
-
-@matrix
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
-def test_NEW_1_a_death_in_a_cell_counts_although_its_worker_ends_before_it_is_recorded(
-    court: Court, pool: str
-) -> None:
-    """Its watcher has outlived both: no kill of all processes of a worker does that."""
-    suspect = court.suspect("trial.waits")
-    with court.worker(pool=pool) as first:
-        court.await_start("waits")
-        (start,) = court.on_trial()
-        _kill_unnoticed(start.pid, first.main_pid)
-        time.sleep(OUTLIVE)  # the pause is the experiment: its worker lives for longer than a moment
-        first.kill_main()
-        first.wait()
-        court.await_that(lambda: not court.watchers(), "its watcher has told, and ends")
-        with court.worker("w2", pool=pool):
-            court.await_that(court.quarantine.list, "convicted")
-    (kept,) = court.quarantine.list()
-    assert (kept.id, kept.cause, kept.strikes) == (suspect.id, "signal:9", 2)
-    assert len(court.marks.all("waits", "start")) == 1, "a third death was not needed"
-
-
-def _forked(work: Callable[[], object]) -> int:
-    if not (pid := os.fork()):
-        try:
-            os._exit(int(bool(work())))
-        finally:
-            os._exit(2)
-    return pid
-
-
-@matrix
-@pytest.mark.parametrize(
-    ("said", "counts"),
-    [([BEGINS], True), ([BEGINS, KILLS], False), ([], False)],
-    ids=["dies", "killed", "new"],
-)
-def test_NEW_1_a_watcher_left_alone_tells_what_its_worker_has_not_done_itself(
-    said: list[bytes], counts: bool
-) -> None:
-    control, watchers = pair()
-    worker = _forked(signal.pause)
-
-    def be_watcher() -> bool:
-        control.close()
-        group, end = MemoryGroup(), os.pidfd_open(worker)
-        return watch(watchers, end, Memory(_forked(signal.pause), 0, group))
-
-    pid = _forked(be_watcher)
-    watchers.close()
-    with closing(control):
-        for word in said:
-            control.send(word)
-        os.kill(json.loads(control.recv(4096))["pid"], signal.SIGKILL)
-        assert json.loads(control.recv(4096))["status"] == -signal.SIGKILL
-        time.sleep(OUTLIVE)  # the pause is the experiment: the worker lives for longer than a moment
-        os.kill(worker, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == counts
-    os.waitpid(worker, 0)
 
 
 def test_a_watcher_outlives_a_cell_that_was_killed_until_its_worker_has_looked() -> None:
