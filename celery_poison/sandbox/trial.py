@@ -326,7 +326,7 @@ class Trial:
 
 
 def _send(kill: Callable[[int, int], None], pid: int, signum: int) -> None:
-    """Send a signal to a process, or a group; not to 0, which would be this one, or to 1: all that there are."""
+    """Send a signal to a process, or a group; not to 0, which would be this one, or 1: all of them."""
     with suppress(OSError):
         if pid > 1:
             kill(pid, signum)
