@@ -244,11 +244,11 @@ class Cells:
         if trial.is_pressed or trial.tries < TRIES:
             self.waiting.appendleft(trial)
             if trial.is_pressed:
-                trial.is_alone, why = True, "memory is short"
+                trial.is_alone, how = True, "alone: memory is short"
             else:
-                self._pauses_until = time.monotonic() + BETWEEN_TRIES
+                self._pauses_until, how = time.monotonic() + BETWEEN_TRIES, f"in a second: {why}"
                 self._trials.wake()  # it is to look again
-            logger.warning("celery_poison: %s is tried again: %s", trial.request.humaninfo(), why)
+            logger.warning("celery_poison: %s is tried again, %s", trial.request.humaninfo(), how)
         else:
             self._refuse(trial, why)
         self.look()
