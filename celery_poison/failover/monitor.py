@@ -47,9 +47,6 @@ logger = get_logger("celery_poison")
 ACTIVE_PAUSE = 0.25
 STANDBY_PAUSE = 0.5
 
-#: Seconds between two looks at whether the fleet gate is over, which deaths do not wait for: it has an end.
-GATE_PAUSE = 1.0
-
 #: Seconds until the second round after a nursery's word; each further pause is twice as long as the last.
 HURRY = 0.02
 
@@ -111,7 +108,7 @@ class Monitor:
         self._deaf_until = 0.0
         #: Of the Redis that was asked last.
         self._run_id: str | None = None
-        self._next_gate = self._next_sweep = 0.0
+        self._next_sweep = 0.0
         self._fence: int | None = None
         #: Ends the pause between two rounds.
         self._wake = threading.Event()
@@ -187,10 +184,8 @@ class Monitor:
         fence = self._take_lock()
         if fence is None:
             return
-        if now >= self._next_gate:
-            self._next_gate = now + GATE_PAUSE
-            with self._step("lifting the fleet gate"):
-                self._lift_gate()
+        with self._step("lifting the fleet gate"):  # before a death may close it again
+            self._lift_gate()
         with self._step("looking at all workers"):
             for worker, how in self._unwell(now).items():
                 with self._step(f"declaring worker {worker} dead"):

@@ -198,7 +198,8 @@ def _window(
         parts=PARTS,
         blocks={name: _blocks(cells[recent], name) for name in ("host", "task")},
         siblings=SIBLINGS,
-        days=pd.to_datetime(cells["date"][recent]).to_numpy("datetime64[D]").astype(float),
+        # Numbered, not measured: one clock that was wrong by years makes no trend.
+        days=np.unique(cells["date"][recent], return_inverse=True)[1].astype(float),
     )
 
 
@@ -284,8 +285,9 @@ def with_history(
     known = {(row["dimension"], row["key"]): row for row in before if row.get("first_seen")}
     new, rows = {"first_seen": at, "told": False}, []
     for row in blamed:
-        was = known.get((row["dimension"], row["key"]), new) if is_accused(row) else {"told": None}
-        rows.append({**row, "first_seen": was.get("first_seen"), "told": was.get("told", True)})
+        was = known.get((row["dimension"], row["key"]), new) if is_accused(row) else None
+        told = was and was.get("told") is not False
+        rows.append({**row, "first_seen": was and was["first_seen"], "told": told})
     return rows
 
 

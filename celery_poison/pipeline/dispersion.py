@@ -60,13 +60,13 @@ class Varying:
 
 
 class Trend:
-    """A trend of all risks, log-linear in ``days``: the newest release does not carry what grew for weeks.
+    """A trend of all risks, log-linear in the number of a day: the newest release does not carry what grew.
 
     Its slope is held near 0 as by a normal law of the width :data:`SLOW`: two days have no trend.
     """
 
     def __init__(self, days: Floats, deaths: Floats) -> None:
-        self._days, self._deaths, self.slope = days - days.mean(), deaths, 0.0
+        self._days, self._deaths, self.slope = days, deaths, 0.0
 
     def step(self, mean: Floats) -> Floats:
         """Move the slope towards what explains the deaths best (Newton); return by what each cell changes."""

@@ -98,10 +98,9 @@ def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_e
     assert not [*Views(ledger).parked()], "which ends too"
 
 
-def test_an_idle_monitor_asks_four_times_in_a_round_and_begins_nothing(
+def test_an_idle_monitor_asks_five_times_in_a_round_and_begins_nothing(
     fleet: Fleet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_poison.failover.monitor.GATE_PAUSE", 600.0)  # it does that in its first round
     settings = replace(plugin_of(fleet.app).settings, activation_interval=600.0)
     begun: list[str] = []
     monkeypatch.setattr(Aside, "do", lambda aside, work: begun.append(aside._name))
@@ -109,7 +108,7 @@ def test_an_idle_monitor_asks_four_times_in_a_round_and_begins_nothing(
     monitor.round()
     with counted() as exchanges:
         monitor.round()
-    assert exchanges.count == 4, "for its lock, workers, incidents, and what is parked or leaves"
+    assert exchanges.count == 5, "for its lock, the gate, workers, incidents, and what is parked or leaves"
     assert not {"poison-parking", "poison-outgoing"} & {*begun}, "neither has anything to do"
     ((mid, start),) = _begin(ledger, "w@x/b", 1, done=False)
     assert ledger.parking.park(mid, start.encode(), start, number=0, parcel=b"x")

@@ -188,6 +188,25 @@ def test_NEW_22_first_seen_is_when_something_was_first_accused_and_stays() -> No
     assert [each["first_seen"] for each in again] == ["100-0", "200-0"]
 
 
+def test_NEW_22_what_an_older_release_judged_counts_as_told() -> None:
+    row = {"dimension": "task", "key": "t.bad", "standing": "suspicious"}
+    (again,) = with_history([row], [{**row, "first_seen": "100-0", "told": None}], "200-0")
+    assert (again["first_seen"], again["told"]) == ("100-0", True)
+
+
+@pytest.mark.parametrize("years", [-56, 3112])
+def test_NEW_22_one_clock_that_was_wrong_by_years_acquits_no_task_and_accuses_none(years: int) -> None:
+    runs = [
+        ran(f"{task}{n}", f"{task}{n}", DAY * (n % 30), task=task)
+        for task in ("t.calm", "t.bad")
+        for n in range(900)
+    ]
+    deaths = [died(f"b{n}", f"b{n}", DAY * (n % 30), blame="shared", task="t.bad") for n in range(30)]
+    far = died("far", "far", years * 365 * DAY, blame="shared", task="t.calm", ms=5)
+    before, after = (blame(tallied.entries(entries)) for entries in ([*runs, *deaths], [*runs, *deaths, far]))
+    assert _standing(before, "suspicious")["task"] == _standing(after, "suspicious")["task"] == {"t.bad"}
+
+
 def test_NEW_22_a_slower_release_is_not_accused_but_asked_of_its_starts_it_is_told() -> None:
     rows = blame(tallied.table(history_of("a slower release", 2)))
     told = [row for row in rows if is_worse_by_start(row)]
