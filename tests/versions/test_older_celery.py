@@ -91,7 +91,7 @@ def requests_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_runs_still_runs_when_celery_forgot_at_a_lost_connection_that_it_is_reserved() -> None:
     """Before 5.7 it is among the active requests only; before 5.6 nobody who asked for it is called again."""
     begun, timers = list[Any](), list[Callable[[], None]]()
-    cells: Any = SimpleNamespace(make_wait=lambda held: None, takes=lambda request: False, waiting=list)
+    cells: Any = SimpleNamespace(make_wait=lambda held: None, takes=lambda request: False, waiting=())
     marks: Any = None
     consumer = SimpleNamespace(
         on_task_request=begun.append,
