@@ -20,6 +20,8 @@ def test_NEW_23_each_worker_runs_its_copy_of_a_broadcast_and_publishes_what_it_s
     monkeypatch.setenv("LISTENS", "1")
     with ids.worker() as first, ids.worker("w2") as second:
         first.wait_ready(), second.wait_ready()
+        # On Redis a worker listens to copies from the first turn of its loop on, after it is ready.
+        ids.await_that(lambda: len(ids.app.control.ping(timeout=1.0)) == 2, "both answer")
         # kombu on Redis asks whoever publishes for the kind of the exchange.
         to_all = {"queue": "everybody", "declare": [kombu.Exchange("everybody", type="fanout")]}
         ids.app.send_task("fleet.refresh", (), **to_all)
