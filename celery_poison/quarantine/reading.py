@@ -228,7 +228,7 @@ class Reading:
 
 
 def remembered(history: Sequence[Entry]) -> MessageRecord:
-    """Return what the last journal entry says about a message of which no record is left."""
+    """Return what the last journal entry says about a message that has no record any more."""
     last = history[-1]
     names = ("id", "mid", "task", "queue", "cause", "worker", "incident", *_COUNTS)
     found = MessageRecord.from_hash({name: last[name] for name in names}, State(last["state"]))

@@ -183,7 +183,7 @@ class Trial:
         _send(os.kill, self.pid, signal.SIGUSR1)
 
     def kill(self) -> None:
-        """Kill the cell, with what it has started; its watcher tells of the end."""
+        """Kill the cell, with the processes that it has started; the watcher reports its end."""
         self.is_killed, self._abandon_at = True, time.monotonic() + ENDING
         self._soft_at = self._hard_at = self._kill_at = NEVER
         _send(os.killpg, self.pid, signal.SIGKILL)
@@ -245,13 +245,13 @@ class Trial:
     # --- its limits, and its end -----------------------------------------------------------------------
 
     def _is_proof(self) -> bool:
-        """Whether its death counts against the suspect, unless somebody kills all of a worker's processes."""
+        """Whether the death counts against the suspect, if its worker outlives the cell."""
         is_ours = self.overdue or self.terminated_by or self.is_pressed or self.has_result
         was_killed = self.death is not None and not self.death.why and self.death.status == -signal.SIGKILL
         return self.begun and was_killed and not is_ours
 
     def is_over(self) -> bool:
-        """Keep limits; return whether it has ended, and may be told of."""
+        """Enforce time limits; return whether the cell has ended and its end may be reported."""
         now = time.monotonic()
         if self.death is not None:
             if now >= self._over_at and not self.is_killed and self._is_proof():
@@ -284,7 +284,7 @@ class Trial:
             self.interrupt()
 
     def pause(self) -> float:
-        """Return the seconds until a limit is over, or its end may be told of."""
+        """Return the seconds until a limit is over, or the end may be reported."""
         limits = self._soft_at, self._hard_at, self._kill_at, self._abandon_at, self._over_at
         return min(limits) - time.monotonic()
 
@@ -313,7 +313,7 @@ class Trial:
         return True
 
     def error_of(self, death: Death, evidence: Evidence) -> Any:
-        """Return what its request is told of such an end of its cell."""
+        """Return the error that its request gets for this end of the cell."""
         if self.overdue:
             return TimeLimitExceeded(self.hard)
         if self.terminated_by:
