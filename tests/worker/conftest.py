@@ -38,6 +38,10 @@ class Crew(Fleet):
         """Whether the ledger has forgotten every start."""
         return not [*self.quarantine.queries.running()]
 
+    def evidence(self) -> str:
+        """Add what the ledger says runs."""
+        return f"{super().evidence()}\n--- runs, by the ledger\n{[*self.quarantine.queries.running()]}"
+
 
 @pytest.fixture
 def new_crew(assemble: Callable[..., Crew]) -> Callable[..., Crew]:
