@@ -63,7 +63,7 @@ class Extension:
     def quarantining(
         self, ledger: Ledger, message: Any, mid: str, start: Start, cause: str, reason: str
     ) -> Around:
-        """Stand around the step that puts a message of a worker into quarantine."""
+        """Stand around each try to keep a message in quarantine; an error has it tried again."""
         return nullcontext()
 
     def discarding(self, ledger: Ledger, record: MessageRecord, stored: Stored, reason: str) -> Around:
