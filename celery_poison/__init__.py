@@ -4,6 +4,7 @@ The life of a message, in reading order: ``plugin`` stamps it when it is sent; `
 ``worker`` lets it in, records its start and end, and blames a dead pool process; ``failover`` notices a
 dead worker and puts its messages back; ``quarantine`` holds what was convicted until a person releases
 or fails it. ``decide`` judges, ``ledger`` remembers. ``extensions`` hang on all that by hooks.
+``docs/where-is-it.md`` says where what is done.
 """
 
 from typing import TYPE_CHECKING, Any

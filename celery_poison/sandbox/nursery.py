@@ -32,7 +32,7 @@ from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.basics.text import apps_given
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.cell import be_cell, have_own_hub, pair
-from celery_poison.sandbox.watcher import NURSERY, WATCHER, Memory, be_watched, end_with_parent, name, watch
+from celery_poison.sandbox.watcher import NURSERY, WATCHER, Memory, be_watched, end_with_parent, rename, watch
 
 #: Seconds for which a nursery outlives its worker at most.
 LINGER = 5
@@ -57,7 +57,7 @@ class Nursery:
     @classmethod
     def forked(cls, app: Celery, name: str) -> Nursery:
         """Fork one for the worker of this ``name`` in the ledger; raise OSError where that cannot be."""
-        worker = os.getpid()
+        parent = os.getpid()
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # a user's own
                 stream.flush()
@@ -69,7 +69,7 @@ class Nursery:
             if not pid:
                 try:
                     ours.close()
-                    _serve(other, worker, name, app)
+                    _serve(other, parent, name, app)
                 finally:
                     os._exit(0)
         return cls(pid, ours)
@@ -140,26 +140,26 @@ def unshareable() -> str:
     return ""
 
 
-def load_and_serve(app_name: str, orders: int, pid: int, name: str) -> None:
+def load_and_serve(app_name: str, orders: int, parent: int, name: str) -> None:
     """Be the nursery of a worker whose own process may not be forked."""
     app = find_app(app_name)
     app.loader.import_default_modules()
     if has := unshareable():
         sys.exit(f"celery_poison: suspects cannot be tried in cells: the app has {has} once it is loaded")
-    _serve(_socket.socket(fileno=orders), pid, name, app, is_fresh=True)
+    _serve(_socket.socket(fileno=orders), parent, name, app, is_fresh=True)
 
 
 # --- in the nursery ----------------------------------------------------------------------------------
 
 
-def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool = False) -> None:
-    """Fork a watcher with a cell for every order, until the worker, whose process is ``parent``, is gone."""
+def _serve(orders: Any, parent: int, name: str, app: Celery, *, is_fresh: bool = False) -> None:
+    """Fork a watcher with a cell for every order, until the worker ``name``, process ``parent``, is gone."""
     os.setsid()
     end_of_worker = os.pidfd_open(parent)
     if os.getppid() != parent:
         return
     former = procfs.name(parent)
-    name(NURSERY)
+    rename(NURSERY)
     # What a service manager sends to every process: the worker says when these end. The kernel reaps them.
     ignored = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ignored}
@@ -170,7 +170,7 @@ def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool
 
     def be(said: int, box: int, lease: int) -> int:
         """Be a cell, with the name and the handlers that the worker had."""
-        name(former)
+        rename(former)
         for signum, handler in handlers.items():
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         return be_cell(_socket.socket(fileno=said), os.fdopen(box, "r+b"), (app, ledger, lease))
@@ -183,7 +183,7 @@ def _serve(orders: Any, parent: int, worker: str, app: Celery, *, is_fresh: bool
                 _be_watcher(int(data), end_of_worker, fds, be)
         for fd in fds:  # now: gevent (25.8) leaves that to a hub, which does not run here
             unpatched("os", "close")(fd)
-    _say_that_it_ended(app, worker)
+    _say_that_it_ended(app, name)
 
 
 def _orders(orders: Any, end_of_worker: int) -> Iterator[tuple[bytes, list[int]]]:
@@ -201,13 +201,13 @@ def _orders(orders: Any, end_of_worker: int) -> Iterator[tuple[bytes, list[int]]
             os._exit(0)
 
 
-def _say_that_it_ended(app: Celery, worker: str) -> None:
+def _say_that_it_ended(app: Celery, name: str) -> None:
     """Tell the monitors what they cannot know: that the worker's connections will not come back (EMS-2)."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LINGER)
     have_own_hub()
     with suppress(Exception):  # a little later they see it for themselves
-        plugin_of(app).open_ledger().fleet.ended(worker)
+        plugin_of(app).open_ledger().fleet.ended(name)
 
 
 def _make_cells_cheap() -> None:
@@ -227,7 +227,7 @@ def _be_watcher(limit: int, end_of_worker: int, fds: list[int], be: Any) -> NoRe
     code = 1
     try:
         os.setsid()
-        name(WATCHER)
+        rename(WATCHER)
         watcher, group = os.getpid(), MemoryGroup()
         pid = unpatched("os", "fork")()
         for fd in of_cell if pid else (control, end_of_worker):

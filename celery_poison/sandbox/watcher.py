@@ -42,16 +42,16 @@ NURSERY, WATCHER = "poison-nursery", "poison-watcher"
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
-def watch(control: Any, worker: int, memory: Memory) -> None:
+def watch(control: Any, end_of_worker: int, memory: Memory) -> None:
     """Watch the cell that has this ``memory`` to its end.
 
     Args:
         control: socket to the worker, which says by it that a trial begins, and closes it when it ends.
-        worker: descriptor that becomes readable at the end of the worker.
+        end_of_worker: descriptor that becomes readable then.
     """
     pid = memory.pid
     _tell(control, pid=pid, watcher=os.getpid())
-    is_stopped = _until_it_ends(control, worker, memory)
+    is_stopped = _until_it_ends(control, end_of_worker, memory)
     _, status, usage = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:  # what it has started goes with it
@@ -72,7 +72,7 @@ def end_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def name(name: str) -> None:
+def rename(name: str) -> None:
     """Name this process for ``ps -o comm``."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
@@ -92,15 +92,15 @@ def _tell(control: Any, **facts: object) -> None:
         control.send(json.dumps(facts).encode())
 
 
-def _until_it_ends(control: Any, worker: int, memory: Memory) -> bool:
+def _until_it_ends(control: Any, end_of_worker: int, memory: Memory) -> bool:
     """Return whether it was stopped for its memory; it is killed with its worker, too."""
     pid, cell = memory.pid, os.pidfd_open(memory.pid)
     wait = unpatched("select", "select")  # a patched one would run the worker's greenlets here
     while True:
-        ready, _, _ = wait([control, worker, cell], [], [], memory.pause)
+        ready, _, _ = wait([control, end_of_worker, cell], [], [], memory.pause)
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return False
-        has_ended = worker in ready
+        has_ended = end_of_worker in ready
         if control in ready:
             memory.begin()
             with suppress(OSError):

@@ -115,8 +115,15 @@ class Worker:
         self._lease = Lease(settings.activation_interval)
         self._durable = open_durable(settings, self._ledger, self._writer)
         asked = None if settings.observe_only else self._ledger
-        notes = self._writer, self._me.node, self._policies, self._durable, asked
-        self._recorder = Recorder(settings, self._ledger.keys, *notes)
+        self._recorder = Recorder(
+            settings=settings,
+            keys=self._ledger.keys,
+            writer=self._writer,
+            node=self._me.node,
+            policies=self._policies,
+            durable=self._durable,
+            ledger=asked,
+        )
         self._health = Health(self._app, settings, self._recorder, self.complain)
 
     def _make_site(self) -> Site:
@@ -328,7 +335,7 @@ class Worker:
 
     def child_begins(self, **_: Any) -> None:
         """Set up a process of the pool, in that process; a cell has its own way."""
-        # So says solo, too, of another worker in this process.
+        # The solo pool sends this signal too, perhaps of another worker in this process.
         if seed.is_cell or os.getpid() == self._me.pid:
             return
         if self._crash_reports is not None:
