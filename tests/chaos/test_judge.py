@@ -318,10 +318,13 @@ def test_a_worker_that_celery_could_not_start_is_judged_once_and_excused_by_what
         assert found(facts(blows=(death,), complaints=[("w1/1", text)])) == [(Wrong.ENDED, "")]
 
 
-def test_a_worker_whose_broker_goes_away_in_mingle_is_given_up_by_celery_itself() -> None:
+@pytest.mark.parametrize(("broker", "blow"), [("rabbitmq", "rabbit-kill"), ("redis", "redis-kill")])
+def test_a_worker_whose_broker_goes_away_in_mingle_is_given_up_by_celery_itself(
+    broker: str, blow: str
+) -> None:
     text = "Unrecoverable error: OperationalError('Server unexpectedly closed connection')"
-    blows = (Blow("rabbit-kill", 5, 6), Blow(DEATH, 9, 9, ("w1/1",), note="status 1"))
-    given = facts(blows=blows, complaints=[("w1/1", f"{text} (in mingle)")], broker="rabbitmq")
+    blows = (Blow(blow, 5, 6), Blow(DEATH, 9, 9, ("w1/1",), note="status 1"))
+    given = facts(blows=blows, complaints=[("w1/1", f"{text} (in mingle)")], broker=broker)
     assert excused(given) == [Wrong.ENDED]
     assert found(replace(given, complaints=[("w1/1", text)])) == [(Wrong.ENDED, "")]
     assert found(replace(given, blows=[blows[1]])) == [(Wrong.ENDED, "")]
