@@ -104,7 +104,7 @@ def _told(rows: list[dict[str, Any]], kind: Any) -> dict[tuple[str, str, str], A
         (row["dimension"], row["key"], name): value
         for row in rows
         for name, value in row.items()
-        if isinstance(value, kind) and name != "first_seen"  # of what is stored
+        if isinstance(value, kind) and name not in ("first_seen", "told")  # of what is stored
     }
 
 
