@@ -288,10 +288,9 @@ EXCUSES = (
            lambda case, blow: blow.struck(case.life)
            and any(end in case.text for end in CELERYS_OWN[blow.name]),
            "Celery itself ends so, or could not start"),
-    *(Excuse((Wrong.ENDED,), blows,
-             lambda case, blow: "OperationalError" in case.text and case.text.endswith(IN_MINGLE),
-             "Celery itself gives up if its broker goes away in mingle", broker)
-      for broker, blows in (("rabbitmq", OF_CONNECTIONS), ("redis", (*OF_CONNECTIONS, *OF_THE_LEDGER)))),
+    Excuse((Wrong.ENDED,), (*OF_CONNECTIONS, *OF_THE_LEDGER),
+           lambda case, blow: "OperationalError" in case.text and case.text.endswith(IN_MINGLE),
+           "Celery itself gives up if its broker goes away in mingle"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES),
            lambda case, blow: case.life in blow.lives and blow.meets(case.at, before=SLACK, after=NOTICE),
            "it was killed, or asked to leave"),
