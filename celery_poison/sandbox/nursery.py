@@ -126,13 +126,9 @@ def unshareable() -> str:
     """Return what this process has that no forked process may share, where its app is not made for forks."""
     if len(os.listdir("/proc/self/task")) > 1:
         return "threads"
-    inherited = set()  # such as a journal's
-    for fd in sorted(map(int, os.listdir("/proc/self/fd"))):
+    for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # it was the list's own, or is connected to nothing
-            found = os.fstat(fd)
-            if fd < 3:
-                inherited.add(found.st_ino)
-            elif stat.S_ISSOCK(found.st_mode) and found.st_ino not in inherited:
+            if fd > 2 and stat.S_ISSOCK(os.fstat(fd).st_mode):  # a journal's may be below
                 with closing(_socket.socket(fileno=os.dup(fd))) as sock:
                     sock.getpeername()
                     if sock.type == socket.SOCK_STREAM:

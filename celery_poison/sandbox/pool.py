@@ -31,8 +31,6 @@ MOST = 50
 PARK_AFTER = 2.0
 #: Seconds for which a nursery must have lived whose place another one takes.
 LIVED = 60.0
-#: How often a cell is asked for that ends before it begins, and the seconds between: a lack may be over soon.
-TRIES, BETWEEN_TRIES = 3, 1.0
 #: What a cell is thought to take whose task was never seen in one, in bytes.
 GUESS = 32 << 20
 #: Bytes of what it shares with the nursery that a cell writes to, and so holds for itself.
@@ -50,6 +48,7 @@ class Cells:
     Attributes:
         waiting: what has been admitted and not begun.
         room: how many suspects more could begin, when that was looked at last; for any thread.
+        memory: of the container or machine, which all cells share.
     """
 
     def __init__(self, host: Host, nursery: Nursery | str) -> None:
@@ -63,10 +62,8 @@ class Cells:
         self.room = len(self._free_slots)
         #: The most that cells of a task were seen to take, in bytes.
         self._took: dict[str, int] = {}
-        self._memory = MemoryGroup()
+        self.memory = MemoryGroup()
         self._trials = Trials(host, self)
-        #: No cell could be had, and none should be asked for before (``time.monotonic``).
-        self._pauses_until = 0.0
         self._beginning: Trial | None = None
         self._must_wait = self._is_choosing = False
 
@@ -161,7 +158,7 @@ class Cells:
                     trial.request.wait_in_ledger()
 
     def _may_begin(self, trial: Trial) -> bool:
-        if self._must_wait or self.host.shutdown.is_begun or time.monotonic() < self._pauses_until:
+        if self._must_wait or self.host.shutdown.is_begun:
             return False
         return not self.are_usable or self._fits(trial.request.type, trial)  # it goes to the pool, or fits
 
@@ -171,7 +168,7 @@ class Cells:
             return True
         if not self._free_slots or any(each.is_alone for each in (*beside, *self._running)):
             return False
-        return self._memory.room() >= self._need(task) + sum(map(self._missing, self._running))
+        return self.memory.room() >= self._need(task) + sum(map(self._missing, self._running))
 
     def _missing(self, trial: Trial) -> int:
         """Return the bytes that a running trial will still take."""
@@ -191,37 +188,31 @@ class Cells:
         return trial.epoch == self._loop.epoch and is_known
 
     def _begin(self, trial: Trial) -> None:
-        request = trial.request
-        if not self._is_here(trial):
+        is_here = self._is_here(trial)
+        if is_here and not self.are_usable:
+            return self._refuse(trial)
+        if is_here and not trial.callbacks:
+            self._beginning = trial
+            try:
+                trial.request.execute_using_pool(self)
+            except TaskRevokedError:
+                pass
+            except Exception as error:  # a header that cannot be read, or a request class of the user's
+                return self._refuse(trial, repr(error))
+        if is_here and trial.callbacks:
+            self._fork(trial)
+        else:  # it was revoked, has expired, or went back
             self._take_credit(trial)
-        elif not self.are_usable:
-            self._refuse(trial)
-        else:
-            if not trial.callbacks:
-                self._beginning = trial
-                try:
-                    request.execute_using_pool(self)
-                except TaskRevokedError:
-                    pass
-                except Exception as error:  # a header that cannot be read, or a request class of the user's
-                    return self._refuse(trial, repr(error))
-            if trial.callbacks:
-                self._fork(trial)
-            else:  # it was revoked, has expired, or went back
-                self._take_credit(trial)
 
     def _fork(self, trial: Trial) -> None:
         trial.slot, trial.since = self._free_slots.pop(0), time.monotonic()
-        trial.tries += 1
         self._running.add(trial)
         assert isinstance(self._nursery, Nursery)
         try:
             self._trials.start()
             trial.open(self.host, self._nursery, self._trials.report)
-        except OSError as error:
-            self.again(trial, repr(error))
         except Exception as error:
-            self._refuse(trial, repr(error))
+            self.again(trial, repr(error))
         else:
             self._trials.hear(trial)
 
@@ -239,18 +230,15 @@ class Cells:
         self.look()
 
     def again(self, trial: Trial, why: str = "a forked process ends before it begins a task") -> None:
-        """Try once more what was ended through no fault of its own: alone, if memory was short."""
+        """Try once more, alone, what ended through no fault of its own: others may have what it lacked."""
         self._leave(trial)
-        if trial.is_pressed or trial.tries < TRIES:
-            self.waiting.appendleft(trial)
-            if trial.is_pressed:
-                trial.is_alone, how = True, "alone: memory is short"
-            else:
-                self._pauses_until, how = time.monotonic() + BETWEEN_TRIES, f"in a second: {why}"
-                self._trials.wake()  # it is to look again
-            logger.warning("celery_poison: %s is tried again, %s", trial.request.humaninfo(), how)
-        else:
+        if trial.is_alone:
             self._refuse(trial, why)
+        else:
+            trial.is_alone = True
+            self.waiting.appendleft(trial)
+            lack = "memory is short" if trial.is_pressed else why
+            logger.warning("celery_poison: %s is tried again, alone: %s", trial.request.humaninfo(), lack)
         self.look()
 
     def _leave(self, trial: Trial) -> None:

@@ -15,19 +15,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.sandbox.trial import Host, Trial
 from celery_poison.sandbox.watcher import SPEED
 
-#: The longest pause of the thread while nothing runs, the longest while something does, and the shortest.
-IDLE, TICK, SHORTEST = 60.0, 1.0, 0.01
+#: The longest pause of the thread, and the shortest where memory is scarce, in seconds.
+TICK, SHORTEST = 1.0, 0.01
 
 
 class Trials:
     """All that runs in cells of one worker, and the thread that hears it.
 
     On the event loop ``hears`` gets the outcome of each trial: ``finished`` or ``again``. It is to ``look``
-    again while some are ``waiting``.
+    again while some are ``waiting``. ``memory`` is what all cells share.
     """
 
     def __init__(self, host: Host, hears: Any) -> None:
@@ -41,7 +40,6 @@ class Trials:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread: threading.Thread | None = None
         self._ending = False
-        self._memory = MemoryGroup()
 
     def start(self) -> None:
         """Have the thread, before the first cell is asked for; raise RuntimeError where there can be none."""
@@ -65,13 +63,8 @@ class Trials:
         self.wake()
         if self._thread is not None:
             self._thread.join(3 * TICK)
-        trials = [*self._new, *self._running]
-        for each in trials:
+        for each in (*self._new, *self._running):
             each.abandon()
-        if self._thread is None or not self._thread.is_alive():
-            parts: list[Any] = [*trials, self._selector, self._woken, self._wakes]
-            for part in parts:
-                part.close()
 
     def report(self, call: Callable[[], Any]) -> None:
         """Have the event loop do ``call``."""
@@ -105,11 +98,9 @@ class Trials:
             self.report(self._hears.look)
 
     def _hear(self) -> None:
-        longest = TICK if self._hears.waiting else IDLE
-        pause = min((each.pause() for each in self._running), default=longest)
-        if self._running:
-            scarce = self._memory.room() / SPEED if len(self._running) > 1 else TICK
-            pause = min(pause, TICK, max(SHORTEST, scarce))
+        pause = min([TICK, *(each.pause() for each in self._running)])
+        if len(self._running) > 1:
+            pause = min(pause, max(SHORTEST, self._hears.memory.room() / SPEED))
         for key, _ in self._selector.select(max(0.0, pause)):
             if key.data is None:
                 with suppress(OSError):
@@ -125,6 +116,6 @@ class Trials:
     def _relieve(self) -> None:
         """End the youngest trial if memory is short, unless one is ending; it is tried again, alone."""
         those = [each for each in self._running if each.begun and not each.has_result]
-        if len(those) > 1 and not any(each.is_killed for each in those) and self._memory.room() < 0:
+        if len(those) > 1 and not any(each.is_killed for each in those) and self._hears.memory.room() < 0:
             those[-1].is_pressed = True
             those[-1].kill()

@@ -29,12 +29,10 @@ logger = get_logger("celery_poison")
 NEVER = float("inf")
 #: Seconds in which a forked process must be ready to run a task.
 SETTING_UP = 120.0
-#: Seconds in which a cell must have ended that was killed, or has given its result.
+#: Seconds in which a cell must have ended that was killed, has given its result, or says nothing more.
 ENDING = 5.0
 #: Seconds in which a cell whose time is over can say where it hangs.
 ANSWERING = 0.25
-#: Seconds in which a cell that says nothing more should have ended by itself.
-EXITING = 1.0
 #: Seconds for which a worker must outlive a cell that was killed, if its watcher does so too. Who kills all
 #: processes of a worker does not leave out the one next to the cell for so long.
 MOMENT = 0.02
@@ -122,7 +120,6 @@ class Trial:
             the ``target``, its ``arguments``, and the time limits ``soft`` and ``hard``, in seconds.
         since: when it was admitted, or its cell was asked for (``time.monotonic``).
         slot: the index that a pool process would have.
-        tries: how many cells were asked for.
         pid, death: of its cell; 0 and None before they are known.
         begun: its cell has begun with it; ``has_result``: and has given its result.
         overdue: its hard limit is over; ``terminated_by``: the signal by which it is to end, 0 for none.
@@ -138,7 +135,7 @@ class Trial:
         self.arguments: tuple[Any, ...] = ()
         self.soft: float | None = None
         self.hard: float | None = None
-        self.since, self.slot, self.tries = time.monotonic(), 0, 0
+        self.since, self.slot = time.monotonic(), 0
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -223,8 +220,6 @@ class Trial:
                 self.begun, self._kill_at = True, NEVER
                 self._soft_at = now + self.soft if self.soft else NEVER
                 self._hard_at = now + self.hard if self.hard else NEVER
-                with suppress(OSError):
-                    self._control.send(b"!")
                 self._call_back("accept_callback", pid, at)
             case ("result",):
                 self.has_result, self._kill_at = True, now + ENDING
@@ -237,7 +232,7 @@ class Trial:
                     ok, value = False, info_of(raised)
                 self._call_back("callback" if ok else "error_callback", value)
             case _:
-                self._is_silent, self._kill_at = True, min(self._kill_at, now + EXITING)
+                self._is_silent, self._kill_at = True, min(self._kill_at, now + ENDING)
 
     def _call_back(self, name: str, *args: Any) -> None:
         self._report(partial(self.callbacks[name], *args))
