@@ -42,6 +42,14 @@ def unpatched(module: str, name: str) -> Any:
     return getattr(sys.modules[module], name)
 
 
+def have_own_hub() -> None:
+    """Give this process, which was forked, a loop of its own for its greenlets, if it has such."""
+    if "gevent" in sys.modules:
+        sys.modules["gevent"].reinit()
+    with suppress(KeyError, AttributeError):
+        del sys.modules["eventlet.hubs"]._threadlocal.hub
+
+
 @contextmanager
 def no_fork() -> Iterator[None]:
     """While any thread is in here, this process does not fork (but see ``PATIENCE``)."""

@@ -13,7 +13,6 @@ import pickle
 import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
 from celery import Celery
 
 from celery_poison import causes
+from celery_poison.basics.forking import have_own_hub
 from celery_poison.ledger import Ledger
 from celery_poison.upstream.requests import read_end
 
@@ -52,8 +52,10 @@ class Job(NamedTuple):
 
 
 def pair() -> tuple[Any, Any]:
-    """Return two sockets of the operating system that are connected, also where greenlets have others."""
-    return _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    """Return connected sockets of the system, also where greenlets have others; the first never blocks."""
+    ours, other = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    ours.setblocking(False)
+    return ours, other
 
 
 def info_of(error: Exception) -> ExceptionInfo:
@@ -93,14 +95,6 @@ def be_cell(said: Any, box: Any, home: tuple[Any, ...]) -> int:
     process.index = job.slot
     code: int = process._bootstrap()
     return code
-
-
-def have_own_hub() -> None:
-    """Give this process, which was forked, a loop of its own for its greenlets, if it has such."""
-    if "gevent" in sys.modules:
-        sys.modules["gevent"].reinit()
-    with suppress(KeyError, AttributeError):
-        del sys.modules["eventlet.hubs"]._threadlocal.hub
 
 
 def _run(job: Job, said: Any, box: Any, home: tuple[Any, ...]) -> None:

@@ -27,11 +27,11 @@ from celery import Celery, platforms
 from celery.app.utils import find_app
 
 from celery_poison.basics import procfs
-from celery_poison.basics.forking import no_fork, unpatched
+from celery_poison.basics.forking import have_own_hub, no_fork, unpatched
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.basics.text import apps_given
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.cell import be_cell, have_own_hub, pair
+from celery_poison.sandbox.cell import be_cell, pair
 from celery_poison.sandbox.watcher import NURSERY, WATCHER, Memory, be_watched, end_with_parent, rename, watch
 
 #: Seconds for which a nursery outlives its worker at most.
@@ -52,7 +52,6 @@ class Nursery:
 
     def __init__(self, pid: int, orders: Any, has: str = "") -> None:
         self.pid, self._orders, self.has = pid, orders, has
-        orders.setblocking(False)
 
     @classmethod
     def forked(cls, app: Celery, name: str) -> Nursery:

@@ -65,7 +65,7 @@ class Cells:
         self.memory = MemoryGroup()
         self._trials = Trials(host, self)
         self._beginning: Trial | None = None
-        self._must_wait = self._is_choosing = False
+        self._must_wait = self._is_full = self._is_choosing = False
 
     def attach(self, give_back: Callable[[Any], Any]) -> None:
         """Serve the present consumer; ``give_back`` takes a request that no cell can try."""
@@ -158,7 +158,7 @@ class Cells:
                     trial.request.wait_in_ledger()
 
     def _may_begin(self, trial: Trial) -> bool:
-        if self._must_wait or self.host.shutdown.is_begun:
+        if self._must_wait or self.host.shutdown.is_begun or (self._is_full and self._running):
             return False
         return not self.are_usable or self._fits(trial.request.type, trial)  # it goes to the pool, or fits
 
@@ -211,8 +211,10 @@ class Cells:
         try:
             self._trials.start()
             trial.open(self.host, self._nursery, self._trials.report)
-        except Exception as error:
+        except OSError as error:
             self.again(trial, repr(error))
+        except Exception as error:
+            self._refuse(trial, repr(error))
         else:
             self._trials.hear(trial)
 
@@ -225,20 +227,23 @@ class Cells:
 
     def finished(self, trial: Trial) -> None:
         """Go on after a cell has ended."""
+        self._is_full = False
         self._leave(trial)
         self._take_credit(trial)
         self.look()
 
     def again(self, trial: Trial, why: str = "a forked process ends before it begins a task") -> None:
-        """Try once more, alone, what ended through no fault of its own: others may have what it lacked."""
+        """Try once more what ended through no fault of its own: when others give back what it lacked."""
         self._leave(trial)
-        if trial.is_alone:
-            self._refuse(trial, why)
-        else:
-            trial.is_alone = True
+        if trial.is_pressed or (self._running and not trial.was_short):
+            trial.is_alone = trial.is_alone or trial.is_pressed
+            trial.was_short = self._is_full = not trial.is_pressed
             self.waiting.appendleft(trial)
             lack = "memory is short" if trial.is_pressed else why
-            logger.warning("celery_poison: %s is tried again, alone: %s", trial.request.humaninfo(), lack)
+            story = "celery_poison: %s is tried again when others have ended: %s"
+            logger.warning(story, trial.request.humaninfo(), lack)
+        else:
+            self._refuse(trial, why)
         self.look()
 
     def _leave(self, trial: Trial) -> None:

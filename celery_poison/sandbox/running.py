@@ -5,7 +5,6 @@ It keeps time limits, relieves a full memory, and tells the event loop how each 
 
 from __future__ import annotations
 
-import _socket
 import selectors
 import threading
 import time
@@ -15,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from celery_poison.sandbox.cell import pair
 from celery_poison.sandbox.trial import Host, Trial
 from celery_poison.sandbox.watcher import SPEED
 
@@ -33,17 +33,15 @@ class Trials:
         self._host, self._hears = host, hears
         self._new: deque[Trial] = deque()
         self._running: list[Trial] = []
-        self._selector = selectors.DefaultSelector()
-        self._woken, self._wakes = _socket.socketpair()
-        self._woken.setblocking(False)
-        self._wakes.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread: threading.Thread | None = None
         self._ending = False
 
     def start(self) -> None:
-        """Have the thread, before the first cell is asked for; raise RuntimeError where there can be none."""
+        """Have the thread, before the first cell is asked for; RuntimeError or OSError: there can be none."""
         if self._thread is None:
+            self._selector = selectors.DefaultSelector()
+            self._wakes, self._woken = pair()
+            self._selector.register(self._woken, selectors.EVENT_READ)
             thread = threading.Thread(target=self._work, name="poison-cells", daemon=True)
             thread.start()
             self._thread = thread
@@ -60,11 +58,12 @@ class Trials:
     def end(self) -> None:
         """End all cells, now. Nothing is reported any more."""
         self._ending = True
-        self.wake()
         if self._thread is not None:
+            self.wake()
             self._thread.join(3 * TICK)
         for each in (*self._new, *self._running):
             each.abandon()
+            each.close()
 
     def report(self, call: Callable[[], Any]) -> None:
         """Have the event loop do ``call``."""

@@ -120,6 +120,7 @@ class Trial:
             the ``target``, its ``arguments``, and the time limits ``soft`` and ``hard``, in seconds.
         since: when it was admitted, or its cell was asked for (``time.monotonic``).
         slot: the index that a pool process would have.
+        was_short: no cell could be had for it, once.
         pid, death: of its cell; 0 and None before they are known.
         begun: its cell has begun with it; ``has_result``: and has given its result.
         overdue: its hard limit is over; ``terminated_by``: the signal by which it is to end, 0 for none.
@@ -135,7 +136,7 @@ class Trial:
         self.arguments: tuple[Any, ...] = ()
         self.soft: float | None = None
         self.hard: float | None = None
-        self.since, self.slot = time.monotonic(), 0
+        self.since, self.slot, self.was_short = time.monotonic(), 0, False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -168,8 +169,6 @@ class Trial:
                 fds = [each.fileno() for each in (watchers, cells, self._box)]
                 nursery.fork(self._limit, [*fds, host.lease])
         self.sockets = self._control, self._data
-        for sock in self.sockets:
-            sock.setblocking(False)
 
     def close(self) -> None:
         for part in (*self.sockets, self._box):
@@ -220,6 +219,8 @@ class Trial:
                 self.begun, self._kill_at = True, NEVER
                 self._soft_at = now + self.soft if self.soft else NEVER
                 self._hard_at = now + self.hard if self.hard else NEVER
+                with suppress(OSError):
+                    self._control.send(b"!")
                 self._call_back("accept_callback", pid, at)
             case ("result",):
                 self.has_result, self._kill_at = True, now + ENDING
@@ -292,7 +293,7 @@ class Trial:
         # Beside others it is not known who has used up the memory, unless it has a limit of its own.
         is_over_limit = bool(death.why) and 0 < self._limit < death.peak
         is_shared = self.has_company and death.why and not is_over_limit
-        self.is_pressed = bool(self.is_pressed or is_shared) and not self.is_alone
+        self.is_pressed = bool(self.is_pressed or is_shared)
         if not self.begun or self.is_pressed:
             return False
         # Its cell is killed then, too.

@@ -46,7 +46,7 @@ def watch(control: Any, end_of_worker: int, memory: Memory) -> None:
     """Watch the cell that has this ``memory`` to its end.
 
     Args:
-        control: socket to the worker, which closes it when it ends.
+        control: socket to the worker, which says by it that a trial begins, and closes it when it ends.
         end_of_worker: descriptor that becomes readable then.
     """
     pid = memory.pid
@@ -100,7 +100,11 @@ def _until_it_ends(control: Any, end_of_worker: int, memory: Memory) -> bool:
         ready, _, _ = wait([control, end_of_worker, cell], [], [], memory.pause)
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return False
-        has_ended = control in ready or end_of_worker in ready
+        has_ended = end_of_worker in ready
+        if control in ready:
+            memory.before = procfs.resident(pid)
+            with suppress(OSError):
+                has_ended = not control.recv(64) or has_ended
         if has_ended or memory.look():
             os.kill(pid, signal.SIGKILL)
             return not has_ended
@@ -117,8 +121,8 @@ class Memory:
     def __init__(self, pid: int, limit: int, group: MemoryGroup) -> None:
         self.pid, self._limit, self._group = pid, limit, group
         self._can_confine = group.limit() is not None
-        #: What it shares with the nursery.
-        self._shared = procfs.resident(pid)
+        #: What it shares with the nursery; and what it held when its trial began: the rest is its suspect's.
+        self._shared, self.before = procfs.resident(pid), 1 << 62
         self._forgets_at = time.monotonic() + RECENT
         self.peak, self.pause, self.is_confined = 0, SHORTEST, False
 
@@ -133,7 +137,7 @@ class Memory:
         self.pause = min(LOOK, max(SHORTEST, left / SPEED))
         is_filled = self._group.is_filled_by(used - self._shared)
         # What is only reserved is not held, and does not count here.
-        has_taken = is_filled and used - self._shared >= max(FLOOR, NEAR * room)
+        has_taken = is_filled and used - self.before >= max(FLOOR, NEAR * room)
         if has_taken and self._can_confine and not self.is_confined:
             self._confine()
         return 0 < self._limit < used or (room < 0 and is_filled)

@@ -127,6 +127,7 @@ def test_NEW_2_a_cell_is_stopped_when_its_suspect_fills_the_memory_and_confined_
         resource, "prlimit", lambda *args: limits.append(args) or (resource.RLIM_INFINITY,) * 2
     )
     memory = Memory(1, held + taken - 1 if is_over else 0, group)  # type: ignore[arg-type]
+    memory.before = procfs.resident(0)
     held += taken
     assert memory.look() == (is_over or (is_filled and room < 0))
     holds_three_quarters = taken >= FLOOR and taken >= 3 * room
@@ -162,9 +163,9 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def memory(process: subprocess.Popen[bytes], monkeypatch: Any) -> Memory:
-    group = Group()
-    monkeypatch.setattr(procfs, "resident", lambda pid: 1024 * MIB - group.room())
-    return Memory(process.pid, 0, group)  # type: ignore[arg-type]
+    made = Memory(process.pid, 0, Group())  # type: ignore[arg-type]
+    monkeypatch.setattr(procfs, "resident", lambda pid: 1024 * MIB - made._group.room())
+    return made
 
 
 def _limit(pid: int) -> int:
@@ -174,6 +175,7 @@ def _limit(pid: int) -> int:
 def test_NEW_2_who_takes_the_memory_gets_what_is_left_and_no_more(
     memory: Memory, process: subprocess.Popen[bytes]
 ) -> None:
+    memory.before = procfs.resident(0)
     for left in (800, 500, 300):
         memory._group.left = left * MIB
         assert not memory.look() and not memory.is_confined
@@ -187,18 +189,18 @@ def test_NEW_2_who_takes_the_memory_gets_what_is_left_and_no_more(
     assert memory.look()
 
 
-def test_NEW_2_a_cell_is_not_confined_for_what_it_shares_or_where_no_limit_is(
-    process: subprocess.Popen[bytes], monkeypatch: Any
+def test_NEW_2_nobody_is_confined_before_its_trial_or_without_a_limit_or_if_it_only_reserves(
+    memory: Memory, process: subprocess.Popen[bytes], monkeypatch: Any
 ) -> None:
-    group, held = Group(), 900 * MIB
-    group.left = 10 * MIB
-    monkeypatch.setattr(procfs, "resident", lambda pid: held)
-    shares = Memory(process.pid, 0, group)  # type: ignore[arg-type]
-    assert not shares.look() and not shares.is_confined, "the nursery's memory is not the suspect's doing"
+    memory._group.left = 10 * MIB
+    assert not memory.look() and not memory.is_confined, "the app that it loads is not the suspect's doing"
+    memory.before = procfs.resident(0)
+    assert not memory.look() and not memory.is_confined, "nor what it held before"
     monkeypatch.setattr(Group, "most", 0)
-    held = 0
-    whole_machine = Memory(process.pid, 0, group)  # type: ignore[arg-type]
-    held = 900 * MIB
+    whole_machine = Memory(process.pid, 0, memory._group)
+    monkeypatch.setattr(procfs, "resident", lambda pid: 0)
+    whole_machine.before = 0
+    monkeypatch.setattr(procfs, "resident", lambda pid: 900 * MIB)
     assert not whole_machine.look() and not whole_machine.is_confined
     assert _limit(process.pid) == resource.RLIM_INFINITY
 
@@ -207,6 +209,7 @@ def test_NEW_2_a_limit_that_cannot_be_set_changes_nothing(memory: Memory, monkey
     def refuse(*_: Any) -> None:
         raise PermissionError
 
+    memory.before = procfs.resident(0)
     memory._group.left = 150 * MIB
     monkeypatch.setattr(resource, "prlimit", refuse)
     assert not memory.look() and not memory.is_confined

@@ -39,6 +39,7 @@ class Heard:
             sock.setblocking(False)
         self.cell.send(pickle.dumps(("accepted", 1, 0.0)))
         self.trial.hear()
+        assert self.watcher.recv(64), "its trial begins"
 
     def error(self, death: Death, evidence: Evidence = NO_EVIDENCE) -> Exception:
         return self.trial.error_of(death, evidence)
