@@ -205,6 +205,7 @@ class Cells:
             self._take_credit(trial)
 
     def _fork(self, trial: Trial) -> None:
+        self._is_full = False
         trial.slot, trial.since = self._free_slots.pop(0), time.monotonic()
         self._running.add(trial)
         assert isinstance(self._nursery, Nursery)
@@ -233,15 +234,14 @@ class Cells:
         self.look()
 
     def again(self, trial: Trial, why: str = "a forked process ends before it begins a task") -> None:
-        """Try once more what ended through no fault of its own: when others give back what it lacked."""
+        """Try once more what ended through no fault of its own, when another gives back what it lacked."""
         self._leave(trial)
-        if trial.is_pressed or (self._running and not trial.was_short):
+        if trial.is_pressed or not trial.was_short:
             trial.is_alone = trial.is_alone or trial.is_pressed
             trial.was_short = self._is_full = not trial.is_pressed
             self.waiting.appendleft(trial)
-            lack = "memory is short" if trial.is_pressed else why
             story = "celery_poison: %s is tried again when others have ended: %s"
-            logger.warning(story, trial.request.humaninfo(), lack)
+            logger.warning(story, trial.request.humaninfo(), "memory is short" if trial.is_pressed else why)
         else:
             self._refuse(trial, why)
         self.look()

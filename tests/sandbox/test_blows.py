@@ -78,6 +78,7 @@ def test_a_watcher_outlives_a_cell_that_was_killed_until_its_worker_has_looked()
             watch(watchers, worker, Memory(cell, 0, group))
         os._exit(0)
     watchers.close()
+    control.setblocking(True)
     with closing(control):
         facts = [json.loads(control.recv(4096)) for _ in ("pid", "status")]
         assert facts[0]["watcher"] == pid
@@ -93,7 +94,7 @@ def test_a_cell_that_is_killed_while_it_opens_is_opened_again(
 ) -> None:
     killed = tmp_path / "killed"
     with court.worker(pool="threads", env={BEGINS_WITH: str(killed)}) as worker:
-        suspect = court.suspect("trial.tells")
+        suspect = court.suspect("trial.waits")
         court.await_that(court.watchers, "a watcher")
         (watcher,) = court.watchers()
         court.await_that(lambda: procfs.children_of(watcher), "a cell that is set up")
@@ -101,11 +102,14 @@ def test_a_cell_that_is_killed_while_it_opens_is_opened_again(
         os.kill(watcher if victim == "watcher" else cell, signal.SIGKILL)
         court.await_that(lambda: not procfs.is_alive(cell), "both are gone")
         killed.touch()
-        told = suspect.get(timeout=PATIENCE)
-        assert told["in_cell"] and told["pid"] != cell
+        court.await_start("waits")
+        assert [mark.pid for mark in court.marks.all("waits", "start")] != [cell]
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"], "and others beside it"
+        court.marks.repair()
+        assert suspect.get(timeout=PATIENCE) == "repaired"
         court.await_acquittal()
         assert "cannot be tried in cells" not in worker.log_text()
-    assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
+    assert len(court.events("crashed")) == 2, "those by which they became suspects"
 
 
 @matrix

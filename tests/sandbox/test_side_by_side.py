@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests import PATIENCE
+from tests.sandbox.apps import BEGINS_WITH
 from tests.sandbox.conftest import POOLS, Court
 
 matrix = pytest.mark.matrix
@@ -56,6 +60,33 @@ def test_NEW_1_a_poison_takes_its_own_cell_along_and_no_other(three_cells: Court
     (kept,) = court.quarantine.list()
     assert (kept.id, kept.cause, kept.strikes) == (poison.id, "signal:9", 2)
     assert set(court.marks.count("waits", "start").values()) == {1}
+
+
+@EVERY_POOL
+def test_NEW_1_a_cell_that_ends_before_it_begins_is_had_again_when_another_has_ended(
+    three_cells: Court, tmp_path: Path, pool: str
+) -> None:
+    court, ready = three_cells, tmp_path / "ready"
+    ready.touch()
+    waits = court.suspect("trial.waits")
+    with court.worker(pool=pool, concurrency=4, env={BEGINS_WITH: str(ready)}) as worker:
+        court.await_start("waits")
+        (first,) = court.watchers()
+        ready.unlink()
+        tells = court.suspect("trial.tells")
+        court.await_that(lambda: len(court.watchers()) == 2, "its cell does not begin")
+        (second,) = {*court.watchers()} - {first}
+        os.kill(second, signal.SIGKILL)
+        court.await_that(lambda: "is tried again when others have ended" in worker.log_text(), "told")
+        ready.touch()
+        assert not court.marks.all("tells", "start")
+        court.marks.repair()
+        assert waits.get(timeout=PATIENCE) == "repaired"
+        assert tells.get(timeout=PATIENCE)["in_cell"]
+        court.await_acquittal()
+        assert worker.log_text().count("cannot be tried in cells") == 0
+    assert len(court.events("crashed")) == 2, "those by which they became suspects"
+    assert set(court.marks.count("tells", "start").values()) == {1}
 
 
 def test_NEW_1_all_who_were_on_trial_when_their_worker_was_killed_are_tried_again(three_cells: Court) -> None:
