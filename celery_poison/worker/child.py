@@ -182,8 +182,8 @@ def _is_lost(serving: Serving, ticket: Ticket) -> bool:
         return False
     try:
         return serving.ledger.fleet.is_declared_dead(serving.recorder.worker_of(ticket.token))
-    except LedgerUnavailable:
-        return False  # Redis is away: unknown
+    except LedgerUnavailable:  # unknown, unless the worker has heard it meanwhile
+        return serving.lease.is_outdated(ticket.token)
 
 
 def _begin(serving: Serving, ticket: Ticket, id: str, task: str) -> bytes:

@@ -145,10 +145,14 @@ class Lease:
 
         While Redis is slow to answer it is as if it were away: others hear the heartbeats that it takes.
         """
-        confirmed_at, rejoins, _, asked_at = _LAYOUT.unpack_from(self._memory, 0)
-        outdated = token is not None and rejoins > 0 and rejoins_before(token) < rejoins
-        now = clock()
+        confirmed_at, _, _, asked_at = _LAYOUT.unpack_from(self._memory, 0)
+        now, outdated = clock(), token is not None and self.is_outdated(token)
         return outdated or bool(now - confirmed_at > self._trust and not SLOW < now - asked_at < GIVEN_UP)
+
+    def is_outdated(self, token: str) -> bool:
+        """Whether the worker was taken for dead after it had made this start."""
+        rejoins = int(_LAYOUT.unpack_from(self._memory, 0)[1])
+        return rejoins > 0 and rejoins_before(token) < rejoins
 
     @property
     def is_unanswered(self) -> bool:
