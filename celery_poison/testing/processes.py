@@ -178,6 +178,10 @@ class Worker(Running):
     # -- what one can see
 
     @property
+    def has_started(self) -> bool:
+        return self._process is not None
+
+    @property
     def main_pid(self) -> int:
         return int(self._started().pid)
 

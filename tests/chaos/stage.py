@@ -17,7 +17,7 @@ import redis
 
 from celery_poison.basics import procfs
 from celery_poison.demo.programs import end_marked, private_environment
-from celery_poison.testing import RedisServer, Supervisor, Worker
+from celery_poison.testing import RedisServer, Supervisor, Worker, wait_until
 from tests.chaos import runs
 from tests.chaos.app import SETUP, UNPICKLED, WORK, Deadly, build
 from tests.chaos.excuses import DEATH
@@ -193,8 +193,9 @@ class Stage:
         }
 
     def present(self, number: int) -> tuple[str, Worker]:
-        """Return the present life of a worker, and its name."""
+        """Return the present life of a worker, and its name. One that is made is started in a moment."""
         life = self._present[f"w{number}"]
+        wait_until(lambda: self.lives[life].has_started, what=f"{life} is started")
         return life, self.lives[life]
 
     def processes(self, life: str) -> list[int]:
