@@ -94,9 +94,10 @@ class GuardedConnection(Connection):
                 reader.shutdown(socket.SHUT_RDWR)
 
     def drain_events(self, **kwargs: Any) -> Any:
+        connection = self.connection  # which is made anew if it was lost; greenlets run meanwhile
         if self._broken_off is not None:
             raise self._broken_off
-        return super().drain_events(**kwargs)
+        return self.transport.drain_events(connection, **kwargs)
 
     def get_transport_cls(self) -> Any:
         return self.guarded(super().get_transport_cls())
