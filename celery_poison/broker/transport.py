@@ -88,10 +88,9 @@ class GuardedConnection(Connection):
         """Let the next wait for events meet ``error``."""
         self._broken_off = error
         # Frequent heartbeats of RabbitMQ's keep a reader from ever giving up: it is woken by the end of them.
-        reader = getattr(getattr(self._connection, "transport", None), "sock", None)
-        if reader is not None:
-            with suppress(OSError):
-                reader.shutdown(socket.SHUT_RDWR)
+        if getattr(self._connection, "connected", False):  # else amqp connects, to have a transport
+            with suppress(AttributeError, OSError):
+                self._connection.transport.sock.shutdown(socket.SHUT_RDWR)
 
     def drain_events(self, **kwargs: Any) -> Any:
         connection = self.connection  # which is made anew if it was lost; greenlets run meanwhile
