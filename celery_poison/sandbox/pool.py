@@ -65,7 +65,8 @@ class Cells:
         self.memory = MemoryGroup()
         self._trials = Trials(host, self)
         self._beginning: Trial | None = None
-        self._must_wait = self._is_full = self._is_choosing = False
+        self._pauses_until = 0.0  # ``time.monotonic``, after a cell could not be had
+        self._must_wait = self._is_choosing = False
 
     def attach(self, give_back: Callable[[Any], Any]) -> None:
         """Serve the present consumer; ``give_back`` takes a request that no cell can try."""
@@ -158,7 +159,7 @@ class Cells:
                     trial.request.wait_in_ledger()
 
     def _may_begin(self, trial: Trial) -> bool:
-        if self._must_wait or self.host.shutdown.is_begun or (self._is_full and self._running):
+        if self._must_wait or self.host.shutdown.is_begun or time.monotonic() < self._pauses_until:
             return False
         return not self.are_usable or self._fits(trial.request.type, trial)  # it goes to the pool, or fits
 
@@ -194,9 +195,8 @@ class Cells:
         if is_here and not trial.callbacks:
             self._beginning = trial
             try:
-                trial.request.execute_using_pool(self)
-            except TaskRevokedError:
-                pass
+                with suppress(TaskRevokedError):
+                    trial.request.execute_using_pool(self)
             except Exception as error:  # a header that cannot be read, or a request class of the user's
                 return self._refuse(trial, repr(error))
         if is_here and trial.callbacks:
@@ -205,7 +205,6 @@ class Cells:
             self._take_credit(trial)
 
     def _fork(self, trial: Trial) -> None:
-        self._is_full = False
         trial.slot, trial.since = self._free_slots.pop(0), time.monotonic()
         self._running.add(trial)
         assert isinstance(self._nursery, Nursery)
@@ -228,20 +227,21 @@ class Cells:
 
     def finished(self, trial: Trial) -> None:
         """Go on after a cell has ended."""
-        self._is_full = False
         self._leave(trial)
         self._take_credit(trial)
         self.look()
 
     def again(self, trial: Trial, why: str = "a forked process ends before it begins a task") -> None:
-        """Try once more what ended through no fault of its own, when another gives back what it lacked."""
+        """Try once more what ended through no fault of its own: alone, or in a second."""
         self._leave(trial)
         if trial.is_pressed or not trial.was_short:
-            trial.is_alone = trial.is_alone or trial.is_pressed
-            trial.was_short = self._is_full = not trial.is_pressed
             self.waiting.appendleft(trial)
-            story = "celery_poison: %s is tried again when others have ended: %s"
-            logger.warning(story, trial.request.humaninfo(), "memory is short" if trial.is_pressed else why)
+            if trial.is_pressed:
+                trial.is_alone, how = True, "alone: memory is short"
+            else:
+                trial.was_short, how = True, f"in a second: {why}"
+                self._pauses_until = time.monotonic() + 1.0
+            logger.warning("celery_poison: %s is tried again, %s", trial.request.humaninfo(), how)
         else:
             self._refuse(trial, why)
         self.look()

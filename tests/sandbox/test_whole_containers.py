@@ -57,7 +57,7 @@ def test_NEW_1_suspects_that_need_more_memory_together_than_there_is_are_tried_o
         assert [suspect.get(timeout=3 * PATIENCE) for suspect in suspects] == [250] * 3
         court.await_acquittal()
         assert not supervisor.deaths
-        assert "is tried again when others have ended: memory is short" in court.log_text()
+        assert "is tried again, alone: memory is short" in court.log_text()
     assert not court.events("crashed")[3:] and not court.events("interrupted")
 
 
