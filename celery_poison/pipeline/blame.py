@@ -338,10 +338,8 @@ def says(row: Mapping[str, Any]) -> str:
     if row["standing"] == "guilty":
         told = f"guilty: {row['proven']} of its messages died again when tried alone, none ever ended alive"
     elif row["standing"] == "suspicious":
-        told = (
-            f"suspicious: {chance}, {few(row['times'])} times as many"
-            f" ({few(row['low'])} to {few(row['high'])})"
-        )
+        bounds = f"({few(row['low'])} to {few(row['high'])})"
+        told = f"suspicious: {chance}, {few(row['times'])} times as many {bounds}"
     else:
         told = f"nothing against it: {chance}"
     if is_worse_by_start(row):
@@ -350,8 +348,6 @@ def says(row: Mapping[str, Any]) -> str:
             f" ({row['start_low']:.3g} to {row['start_high']:.3g}) as often as under its other releases"
         )
     if row["before_expected"] is not None:
-        told += (
-            f"; at its rate before it would have been {few(row['before_expected'], 2)},"
-            f" p={row['change_p']:.2g}"
-        )
+        told += f"; at its rate before it would have been {few(row['before_expected'], 2)}"
+        told += f", p={row['change_p']:.2g}"
     return told

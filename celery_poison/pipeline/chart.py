@@ -17,9 +17,7 @@ _NAMED = 12
 
 
 def figure(
-    causes: Sequence[Mapping[str, Any]],
-    releases: Sequence[Mapping[str, Any]],
-    totals: Mapping[str, Any],
+    causes: Sequence[Mapping[str, Any]], releases: Sequence[Mapping[str, Any]], totals: Mapping[str, Any]
 ) -> str:
     """Return a figure; empty where nothing died.
 

@@ -65,13 +65,14 @@ class Trend:
     Its slope is held near 0 as by a normal law of the width :data:`SLOW`: two days have no trend.
     """
 
-    def __init__(self, days: Floats, deaths: Floats) -> None:
-        self._days, self._deaths, self.slope = days, deaths, 0.0
+    def __init__(self, days: Floats) -> None:
+        self.days, self.slope = days, 0.0
 
-    def step(self, mean: Floats) -> Floats:
+    def step(self, cells: Codes, deaths: Floats, mean: Floats) -> Floats:
         """Move the slope towards what explains the deaths best (Newton); return by what each cell changes."""
-        apart = self._days - mean @ self._days / max(mean.sum(), _NOTHING)
-        rise = (self._deaths - mean) @ apart - self.slope / SLOW**2
+        days = self.days[cells]
+        apart = days - mean @ days / max(mean.sum(), _NOTHING)
+        rise = (deaths - mean) @ apart - self.slope / SLOW**2
         step = float(np.clip(rise / (mean @ apart**2 + SLOW**-2), -SLOW, SLOW))
         self.slope += step
         return np.asarray(np.exp(step * apart))
@@ -82,8 +83,8 @@ class Trend:
         What a trend would explain as well is no evidence: a release of the last third has a third of its own.
         """
         whole = max(mean.sum(), _NOTHING)
-        apart = self._days - mean @ self._days / whole
+        apart = self.days - (mean * self.days).sum() / whole
         own, late = (np.bincount(codes, weights, size) for weights in (mean, mean * apart))
         between = late**2 / np.maximum(own * (1 - own / whole), _NOTHING)
-        spread = mean @ apart**2
+        spread = (mean * apart**2).sum()
         return np.asarray((spread + SLOW**-2) / (np.maximum(spread - between, 0.0) + SLOW**-2))

@@ -248,10 +248,7 @@ class Table:
                 partition_filters=list(replacing) if replacing else None,
                 commit_properties=CommitProperties(
                     custom_metadata={"celery_poison": json.dumps({"app": app, **(metadata or {})})},
-                    app_transactions=[
-                        *position.transactions(app),
-                        *([Transaction(identity, 1)] if identity else []),
-                    ],
+                    app_transactions=position.transactions(app) + [Transaction(identity, 1)] * bool(identity),
                 ),
             )
         self.refresh()

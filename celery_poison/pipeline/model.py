@@ -20,9 +20,9 @@ and refuses deaths without run time. A test holds the one against the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -163,7 +163,8 @@ def chance_of_change(deaths: float, time: float, before: float, time_before: flo
 class _Dimension:
     """The elements of one dimension, and what those in the model multiply the deaths by."""
 
-    def __init__(self, codes: Codes, deaths: Floats) -> None:
+    def __init__(self, codes: Codes, deaths: Floats, prior: float = 0.0) -> None:
+        self._prior = prior
         self.size = int(codes.max(initial=-1)) + 1
         # Rows without an element have one of their own, which is never in the model.
         self.codes = np.where(codes < 0, self.size, codes)
@@ -171,51 +172,72 @@ class _Dimension:
         self.times = np.ones(self.size + 1)
         self.inside = np.zeros(self.size + 1, dtype=bool)
 
-    def sums(self, values: Floats, rows: Any = slice(None)) -> Floats:
+    def sums(self, values: Floats) -> Floats:
         """Add up ``values`` by element."""
-        return np.bincount(self.codes[rows], values[rows], self.size + 1).astype(np.float64)
+        return np.bincount(self.codes, values, self.size + 1).astype(np.float64)
 
-    def alone(self, mean: Floats, rows: Any = slice(None)) -> Floats:
-        """Return what is expected of each element, in some ``rows``, without its own effect."""
-        return np.maximum(self.sums(mean, rows) / self.times, _NOTHING)
+    def alone(self, mean: Floats) -> Floats:
+        """Return what is expected of each element without its own effect."""
+        return np.maximum(self.sums(mean) / self.times, _NOTHING)
+
+    @property
+    def moves(self) -> npt.NDArray[np.bool_]:
+        """Return which elements have, or had, an effect of their own."""
+        return np.asarray(self.inside | (self.times != 1))
+
+    def step(self, codes: Codes, mean: Floats) -> Floats:
+        """Make each effect what explains the deaths best beside all others; return by what each changes."""
+        alone = np.maximum(np.bincount(codes, mean, self.size + 1) / self.times, _NOTHING)
+        own = (np.maximum(self.deaths, _NOTHING) + self._prior) / (alone + self._prior)
+        times = np.where(self.inside, own, 1.0)
+        changed, self.times = times / self.times, times
+        return np.asarray(changed)
 
 
 class _Model:
     def __init__(self, cells: Cells, exposure: Floats) -> None:
         self._cells, deaths = cells, cells.deaths
         # Runs of an unknown task are one more task.
-        self._tasks = _Dimension(np.where(cells.task < 0, cells.task.max(initial=-1) + 1, cells.task), deaths)
+        self._tasks = _Dimension(
+            np.where(cells.task < 0, cells.task.max(initial=-1) + 1, cells.task), deaths, PRIOR
+        )
         self._tasks.inside[:] = True
         self.dimensions = {name: _Dimension(codes, deaths) for name, codes in cells.codes.items()}
         for name, known in cells.known.items():
             self.dimensions[name].inside[[*known]] = True
         self._known: dict[tuple[str, str], Varying] = {}
-        self._trend, self._trending = Trend(np.broadcast_to(cells.days, deaths.shape), deaths), False
+        self._trend, self._trending = Trend(np.broadcast_to(cells.days, deaths.shape)), False
         self.mean = exposure.copy()
 
     def fit(self) -> None:
         """Make the likelihood, with its prior, as large as it gets: one dimension after the other, in rounds.
 
-        Each step has a closed form, and none can overshoot; the sum of it all is concave.
+        Each step has a closed form, and none can overshoot; the sum of it all is concave. Cells that every
+        effect treats alike are one in here.
         """
-        died, mean = self._cells.deaths.sum(), self.mean
-        parts = [
-            # Only rows of what has, or had, an effect of its own: for all others nothing changes.
-            (each, np.flatnonzero((each.inside | (each.times != 1))[each.codes]), prior)
-            for each, prior in ((self._tasks, PRIOR), *((each, 0.0) for each in self.dimensions.values()))
-        ]
+        moving = [each for each in (self._tasks, *self.dimensions.values()) if each.moves.any()]
+        first, alike = self._alike(moving)
+        began: Floats = np.bincount(alike, self.mean).astype(np.float64)
+        deaths: Floats = np.bincount(alike, self._cells.deaths).astype(np.float64)
+        mean, codes = began.copy(), [each.codes[first] for each in moving]
         for _ in range(500):
             before = mean.copy()
-            mean *= died / max(mean.sum(), _NOTHING)
-            for each, rows, prior in parts:
-                own = (np.maximum(each.deaths, _NOTHING) + prior) / (each.alone(mean, rows) + prior)
-                times = np.where(each.inside, own, 1.0)
-                mean[rows] *= (times / each.times)[each.codes[rows]]
-                each.times = times
+            mean *= deaths.sum() / max(mean.sum(), _NOTHING)
+            for each, of in zip(moving, codes, strict=True):
+                mean *= each.step(of, mean)[of]
             if self._trending:
-                mean *= self._trend.step(mean)
+                mean *= self._trend.step(first, deaths, mean)
             if np.abs(mean - before).sum() <= 1e-7 * max(mean.sum(), _NOTHING):
                 break
+        self.mean *= (mean / np.maximum(began, np.finfo(float).tiny))[alike]
+
+    def _alike(self, moving: Iterable[_Dimension]) -> tuple[Codes, Codes]:
+        """Return the first cell of each group that all effects treat alike, and the group of each cell."""
+        alike = np.unique(self._trend.days * self._trending, return_inverse=True)[1]
+        for each in moving:
+            keys = alike * (each.size + 2) + np.where(each.moves[each.codes], each.codes, -1)
+            _, first, alike = np.unique(keys, return_index=True, return_inverse=True)
+        return first, alike
 
     def grow(self) -> None:
         """Add what explains deaths until nothing suspicious is left, then drop what is not needed.
@@ -274,10 +296,8 @@ class _Model:
         free = ~np.any([each.inside[each.codes] for each in self.dimensions.values()], axis=0)
         found = {}
         for name, each in self.dimensions.items():
-            whole = _gain(each.deaths, each.alone(self.mean))
-            found[name] = np.maximum(
-                whole, _gain(each.sums(self._cells.deaths * free), each.alone(self.mean * free))
-            )
+            rest = _gain(each.sums(self._cells.deaths * free), each.alone(self.mean * free))
+            found[name] = np.maximum(_gain(each.deaths, each.alone(self.mean)), rest)
         return found
 
     def elements(self) -> list[Judged]:

@@ -58,9 +58,8 @@ def refusals(
         yield _NONE_ALIVE
     newest = client.xrevrange(ledger.keys.journal, count=1)
     # A fleet that does nothing has no newer entry, and its tables do not grow old.
-    now = (
-        datetime.fromtimestamp(int(newest[0][0].split(b"-")[0]) / 1000, UTC) if newest else datetime.now(UTC)
-    )
+    seconds = int(newest[0][0].split(b"-")[0]) / 1000 if newest else datetime.now(UTC).timestamp()
+    now = datetime.fromtimestamp(seconds, UTC)
     if derived.as_of.at is None:
         yield "the lake is empty: run `celery poison pipeline all` first"
     elif (behind := now - derived.as_of.at) > oldest:

@@ -93,11 +93,8 @@ def _after(options: Policy, note: str) -> Policy:
     if verb == "unset":
         gone = InForce._fields if rest == "everything" else rest.split()
         return {name: value for name, value in options.items() if name not in gone}
-    found = re.findall(r"(\w+)=(none|\d+)", rest)
-    changed = {
-        name: None if value == "none" else int(value) for name, value in found if name in InForce._fields
-    }
-    return {**options, **changed}
+    found = re.findall(rf"\b({'|'.join(InForce._fields)})=(none|\d+)", rest)
+    return {**options, **{name: None if value == "none" else int(value) for name, value in found}}
 
 
 @dataclass(slots=True)

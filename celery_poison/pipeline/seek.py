@@ -84,8 +84,7 @@ def company(lake: Lake, since: Position | None, died: Any, had: Any) -> Any:
     back = max(0, since.ms - LOOK_BACK_MS) if since else 0
     rest = lake.entries(Position(back) if since else None, healthy=False)
     told = rest.select(
-        "id",
-        "mid",
+        *("id", "mid"),
         F.when(F.col("event") == "crashed", F.col("fingerprint")).alias("fingerprint"),
         F.when(is_lone_death(), F.col("worker")).alias("worker"),
         F.unix_millis("at").alias("ms"),
@@ -180,11 +179,9 @@ def _found(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterato
         begin += len(mine)
         if pc.any(mine).as_py():
             rows = _plain(opened.read_row_group(number)).filter(mine)
-            yield (
-                rows
-                if sought.had is None
-                else rows.filter(pc.invert(pc.is_in(rows["entry"], value_set=sought.had)))
-            )
+            if sought.had is not None:
+                rows = rows.filter(pc.invert(pc.is_in(rows["entry"], value_set=sought.had)))
+            yield rows
 
 
 def _plain(rows: pa.Table) -> pa.Table:

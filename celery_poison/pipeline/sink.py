@@ -114,10 +114,7 @@ def told(files: Iterable[Written]) -> Iterator[pa.RecordBatch]:
 def tell(rows: Any, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Written]:
     """Run a task that yields :func:`told` over a DataFrame."""
     found = rows.mapInArrow(task, _TOLD).collect()
-    names = Written.__dataclass_fields__
-    return [
-        Written(**{name: row[name] for name in names} | {"parts": json.loads(row["parts"])}) for row in found
-    ]
+    return [Written(**row.asDict() | {"parts": json.loads(row["parts"])}) for row in found]
 
 
 def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]) -> list[Written]:
@@ -225,13 +222,10 @@ def _read(
 
 def listed(delta: Any, uris: Sequence[str]) -> list[tuple[str, str]]:
     """Return of files of a table the path below it and, as JSON, the values of their partition columns."""
-    depth, start = len(delta.metadata().partition_columns) + 1, "partition."
-    paths = {"/".join(uri.rsplit("/", depth)[-depth:]) for uri in uris}
+    names = delta.metadata().partition_columns
+    paths = {"/".join(uri.rsplit("/", len(names) + 1)[-len(names) - 1 :]) for uri in uris}
     return [
-        (
-            each["path"],
-            json.dumps({k.removeprefix(start): _text(v) for k, v in each.items() if k.startswith(start)}),
-        )
+        (each["path"], json.dumps({name: _text(each[f"partition.{name}"]) for name in names}))
         for each in pa.table(delta.get_add_actions(flatten=True)).to_pylist()
         if each["path"] in paths
     ]
