@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from celery_poison.pipeline.blame import few
+
 Row = Mapping[str, Any]
 
 
 def of_task(row: Row, limit: float, unit: str) -> str:
     """Return what is known of a row."""
     told = (
-        f"{row['runs']:,} runs, half up to {row['p50']:.3g} {unit}, 95 % up to {row['p95']:.3g}; above"
-        f" {limit:g}: {row['share']:.2%} ({row['low']:.2%} to {row['high']:.2%}), {row['a_day']:.3g} a day"
+        f"{row['runs']:,} runs, half up to {few(row['p50'])} {unit}, 95 % up to {few(row['p95'])}; above"
+        f" {limit:g}: {row['share']:.2%} ({row['low']:.2%} to {row['high']:.2%}), {few(row['a_day'])} a day"
     )
     if row["held_days"]:
         told += (
@@ -21,8 +23,8 @@ def of_task(row: Row, limit: float, unit: str) -> str:
         )
     for rank in ("p50", "p95"):
         if (times := row[f"{rank}_times"]) is not None:
-            bounds = f"{row[f'{rank}_low']:.3g} to {row[f'{rank}_high']:.3g}"
-            told += f"; {rank} under {row['release']} is {times:.3g} times ({bounds}) that of other releases"
+            bounds = f"{few(row[f'{rank}_low'])} to {few(row[f'{rank}_high'])}"
+            told += f"; {rank} under {row['release']} is {few(times)} times ({bounds}) that of other releases"
     return told
 
 
@@ -34,19 +36,19 @@ def of_limit(rows: Sequence[Row], measure: str, limit: float, unit: str) -> Iter
         yield f"{good} of {len(held)} intervals held on the days held out"
     if measure in ("peak", "runtime"):
         alive, hours = _sum(rows, "alive_above"), _sum(rows, "alive_above_hours")
-        yield f"a limit of {limit:g} {unit} would have ended {alive:,} runs that ended alive ({hours:.3g} h)"
+        yield f"a limit of {limit:g} {unit} would have ended {alive:,} runs that ended alive ({few(hours)} h)"
     if measure == "runtime":
         died = _sum(rows, "died_above")
         spared = max(0.0, _sum(rows, "died_above_hours") - died * limit / 3600)
-        yield f"of {died:,} longer runs that died it would have spared {spared:.3g} h"
+        yield f"of {died:,} longer runs that died it would have spared {few(spared)} h"
     if measure == "peak":
         yield f"{_sum(rows, 'spared'):,} runs ran out of memory below it: their own limit was lower"
     if measure == "peak" and (above := [row for row in rows if row["above"]]):
         tasks = list(dict.fromkeys(row["task"] for row in above))
         names = ", ".join(tasks[:5]) + (f" and {len(tasks) - 5} more" if len(tasks) > 5 else "")
         yield (
-            f'poison_exception_destination={{"oom": "bigmem"}}: {_sum(above, "a_day"):.3g} messages a day, of'
-            f" {names}; the largest needed {max(row['most'] for row in above):,.0f} MiB"
+            f'poison_exception_destination={{"oom": "bigmem"}}: {few(_sum(above, "a_day"))} messages a day,'
+            f" of {names}; the largest needed {max(row['most'] for row in above):,.0f} MiB"
         )
 
 

@@ -344,8 +344,8 @@ def says(row: Mapping[str, Any]) -> str:
         told = f"nothing against it: {chance}"
     if is_worse_by_start(row):
         told += (
-            f"; each start since {row['since']} died {row['start_times']:.3g} times"
-            f" ({row['start_low']:.3g} to {row['start_high']:.3g}) as often as under its other releases"
+            f"; each start since {row['since']} died {few(row['start_times'])} times"
+            f" ({few(row['start_low'])} to {few(row['start_high'])}) as often as under its other releases"
         )
     if row["before_expected"] is not None:
         told += f"; at its rate before it would have been {few(row['before_expected'], 2)}"

@@ -111,6 +111,8 @@ def test_a_suspicion_is_told_with_its_chance_in_plain_words() -> None:
     assert says(calm) == "nothing against it: 6 deaths where 4 are expected, p=0.3"
     many = {**calm, "deaths": 1271.0, "expected": 99.7}
     assert says(many) == "nothing against it: 1,271 deaths where 100 are expected, p=0.3"
+    by_start = {"start_times": 929.0, "start_low": 709.0, "start_high": 1196.4, "start_q": 0.01}
+    assert "died 929 times (709 to 1,196) as often" in says({**many, **by_start, "since": "2026-01-23 00:04"})
 
 
 def test_a_cause_can_be_looked_at_alone() -> None:

@@ -74,6 +74,8 @@ def test_NEW_11_the_lane_for_want_of_memory_is_told_its_messages_and_their_size(
     assert row["expected_low"] <= row["came"] <= row["expected_high"]
     assert row["most"] == pytest.approx(300, rel=0.1)
     assert "above 200: 10.18% (" in of_task(row, 200, "MiB")
+    large = {**row, "p50": 1535.0, "p95": 2048.2}
+    assert "half up to 1,535 MiB, 95 % up to 2,048; above 1800" in of_task(large, 1800, "MiB")
     lines = "\n".join(of_limit(rows, "peak", 200, "MiB"))
     assert "would have ended 100 runs that ended alive" in lines
     assert "1 runs ran out of memory below it" in lines
