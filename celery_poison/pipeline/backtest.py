@@ -168,11 +168,8 @@ def as_dict(replayed: Replayed) -> dict[str, Any]:
     names = ("policy", "deaths", "worker_deaths", "lost_ms", "waiting", "innocents")
     outcomes = [
         {name: getattr(told, name) for name in names}
-        | {
-            "blocked": told.caught.total(),
-            "wrong_blocks": sorted(told.wrong_blocks),
-            "says": say(told.policy),
-        }
+        | {"blocked": told.caught.total(), "wrong_blocks": sorted(told.wrong_blocks)}
+        | {"says": say(told.policy)}
         for told in replayed.outcomes
     ]
     policy = replayed.best.policy

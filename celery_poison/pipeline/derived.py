@@ -121,11 +121,10 @@ class Derived:
         other = tables.ends(rest, company).persist()
         try:
             self._update_days("exceptions", days, lambda: tables.troubled(other, rest, company))
+            wide = days and and_the_next(days)
             together(
                 lambda: self._update_days(
-                    "incidents",
-                    days,
-                    lambda: tables.incidents(rest, self._of("exceptions", days and and_the_next(days))),
+                    "incidents", days, lambda: tables.incidents(rest, self._of("exceptions", wide))
                 ),
                 lambda: self._make_fingerprints(days),
             )

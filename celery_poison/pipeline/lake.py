@@ -103,10 +103,8 @@ class Position:
 
     def transactions(self, app: str) -> list[Transaction]:
         """Return it as what a commit carries. Two commits with the same ones conflict: that is the fence."""
-        return [
-            Transaction(f"{app} {name}", min(max(0, n + 1), LARGEST))
-            for name, n in zip(_NAMES, astuple(self), strict=True)
-        ]
+        named = zip(_NAMES, astuple(self), strict=True)
+        return [Transaction(f"{app} {name}", min(max(0, n + 1), LARGEST)) for name, n in named]
 
 
 #: More does not fit into a transaction.
@@ -209,9 +207,13 @@ class Table:
     def create(self, schema: StructType, description: str = "") -> None:
         """Make an empty table where there is none; where there is one, add the columns that it lacks."""
         if not self.exists:
-            fields = sink.arrow_schema(schema)
             DeltaTable.create(
-                self.uri, fields, mode="ignore", partition_by=list(self.partitions), description=description
+                self.uri,
+                sink.arrow_schema(schema),
+                mode="ignore",
+                partition_by=list(self.partitions),
+                description=description,
+                configuration={"delta.checkpointInterval": "10"},  # deltalake's own is 100: as many requests
             )
             self.refresh()
         if lacking := self._with(schema)[len(self._with(StructType())) :]:

@@ -198,9 +198,8 @@ class _Model:
     def __init__(self, cells: Cells, exposure: Floats) -> None:
         self._cells, deaths = cells, cells.deaths
         # Runs of an unknown task are one more task.
-        self._tasks = _Dimension(
-            np.where(cells.task < 0, cells.task.max(initial=-1) + 1, cells.task), deaths, PRIOR
-        )
+        task = np.where(cells.task < 0, cells.task.max(initial=-1) + 1, cells.task)
+        self._tasks = _Dimension(task, deaths, PRIOR)
         self._tasks.inside[:] = True
         self.dimensions = {name: _Dimension(codes, deaths) for name, codes in cells.codes.items()}
         for name, known in cells.known.items():

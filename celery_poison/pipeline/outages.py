@@ -88,9 +88,8 @@ def _stand_out(died: pd.DataFrame, days: pd.Index[Any], usual: Floats) -> npt.ND
     """Return which hours have too many deaths, even without the task and the host that had most of them."""
     rest = _table(died, days)
     for name in ("task", "host"):
-        most = (
-            died.groupby([name, "date", "hour"], dropna=False)["deaths"].sum().groupby(["date", "hour"]).max()
-        )
+        by_element = died.groupby([name, "date", "hour"], dropna=False)["deaths"].sum()
+        most = by_element.groupby(["date", "hour"]).max()
         dates, hours = most.index.get_level_values("date"), most.index.get_level_values("hour")
         largest = np.zeros_like(rest)
         largest[days.get_indexer(dates), hours.to_numpy(dtype=int)] = most

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -118,7 +117,7 @@ def _twice(lake: Lake, since: Position | None) -> Any:
     days: dict[str, list[str]] = {}
     least = [("date", ">=", day(max(0, since.ms - DAY_MS)))] if since else []
     for path, parts in lake.journal.files([*_runs(lake), *least]):
-        days.setdefault(json.loads(parts)["date"] or "", []).append(unquote(path))
+        days.setdefault(json.loads(parts)["date"] or "", []).append(path)
     rows = [
         (paths, days.get(day(first_ms(name) - DAY_MS), []))
         for name, paths in days.items()
@@ -137,7 +136,7 @@ def _told_twice(days: Iterator[pa.RecordBatch], uri: str) -> Iterator[pa.RecordB
     place = sink.filesystem(uri)
 
     def mids(paths: list[str]) -> Any:
-        tables = [_plain(pq.read_table(place.open_input_file(path), columns=["mid"])) for path in paths]
+        tables = [_plain(pq.read_table(sink.opened(place, path), columns=["mid"])) for path in paths]
         return pa.concat_tables(tables)["mid"].drop_null() if tables else pa.chunked_array([], pa.string())
 
     for batch in days:
@@ -166,8 +165,7 @@ def _search(files: Iterator[pa.RecordBatch], uri: str, sought: _Sought) -> Itera
     for batch in files:
         for file in batch.to_pylist():
             parts = json.loads(file["parts"])
-            source = place.open_input_file(unquote(file["path"]))
-            with pq.ParquetFile(source, read_dictionary=_WORDS) as opened:
+            with pq.ParquetFile(sink.opened(place, file["path"]), read_dictionary=_WORDS) as opened:
                 for rows in _found(opened, sought, parts["date"]):
                     yield from (sink.completed(each, parts, schema) for each in rows.to_batches())
 

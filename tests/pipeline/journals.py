@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import redis
+from pyspark.sql import Row
 
 from celery_poison.ledger.keys import Keys
 from celery_poison.pipeline.ingest.stream import parts
@@ -104,10 +105,11 @@ class Here:
 
     def mapInArrow(self, task: Any, schema: str) -> Here:
         given = (pa.RecordBatch.from_pydict({"id": [number]}) for number in self._tasks)
-        self._told = [row for each in given for batch in task(iter([each])) for row in batch.to_pylist()]
+        told = (row for each in given for batch in task(iter([each])) for row in batch.to_pylist())
+        self._told = [Row(**each) for each in told]
         return self
 
-    def collect(self) -> list[dict[str, Any]]:
+    def collect(self) -> list[Row]:
         return self._told
 
 

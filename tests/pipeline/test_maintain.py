@@ -177,6 +177,15 @@ def test_maintenance_sums_up_the_log_and_positions_stay(lake: Lake) -> None:
     assert _ids(lake) == [*range(101)] and lake.journal.position("shop") == before
 
 
+def test_the_log_is_summed_up_by_itself_every_ten_commits_and_positions_stay(lake: Lake) -> None:
+    told = Path(lake.journal.uri, "_delta_log", "_last_checkpoint")
+    before = json.loads(told.read_text())["version"]
+    for number in range(100, 110):
+        _add(Lake(None, lake.root, "shop"), number, 1)
+    assert json.loads(told.read_text())["version"] == before + 10
+    assert _ids(lake) == [*range(110)] and str(lake.journal.position("shop")) == "109-0"
+
+
 def test_a_gap_whose_commit_was_repeated_is_told_once(lake: Lake) -> None:
     lake.add_gap(Gap("1-0", "20-0", 7, "trimmed"))
     lake.add_gap(Gap("1-0", "30-0", 9, "trimmed"))
