@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kombu.asynchronous import Hub
@@ -17,6 +18,7 @@ from celery_poison.worker import lease as lease_module
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Lease, clock
+from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.processes import hear_of_begun
 from celery_poison.worker.receive import note_delivery
 from celery_poison.worker.rejoin import Rejoin
@@ -99,6 +101,19 @@ def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -
     dispatcher(SimpleNamespace(poison=delivery))
     dispatcher(SimpleNamespace(poison=delivery))
     assert seen == ["mark", Phase.CLAIMED, Phase.CLAIMED], "it is written once, and first"
+
+
+@pytest.mark.parametrize("put_back", [False, True])
+def test_NEW_9_no_mark_follows_what_takes_the_entry_of_a_revoked_message_away(put_back: bool) -> None:
+    worker, forgotten = Stub(object()), list[Any]()
+    background = SimpleNamespace(do=forgotten.append)
+    ledger, inflight = SimpleNamespace(messages=Mock()), SimpleNamespace(dropped=lambda token: None)
+    outcomes = on_site(Outcomes, ledger=ledger, inflight=inflight, background=background)
+    delivery = _delivery(worker.loop.epoch)
+    # Celery reads it, finds it revoked, and settles it.
+    worker.admission.handler = lambda message: outcomes.never_started(message.poison, put_back=put_back)
+    worker.admission.let_in(delivery)
+    assert len(forgotten) == 1 and worker.marked == ["m"], "its admit mark, before"
 
 
 def test_NEW_9_a_void_start_is_refused_in_every_process_that_shares_the_lease() -> None:
