@@ -348,7 +348,7 @@ class Lake:
         if since is not None:
             filters.append(("date", ">=", day(since.ms)))
             filters.append(("at", ">=", datetime.fromtimestamp(min(since.ms, LAST_MS) / 1000, UTC)))
-        needed = {*columns, "v", "at", "seq"} if columns else ()
+        needed = {*columns, "v", *(("at", "seq") if since else ())} if columns else ()
         rows = self._rows(healthy, filters, sorted(needed)).select(*JOURNAL.names)
         rows = rows.where(F.col("v").isin(*VERSIONS))
         return rows if since is None else rows.where(after(since))
