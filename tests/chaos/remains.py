@@ -81,8 +81,10 @@ def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
 
 def _of_ledger(client: redis.Redis, known: dict[str, set[str]]) -> Iterator[tuple[str, int]]:
     """Yield counts, and enter what is known of single messages."""
-    ends: Any = client.hkeys(_KEYS.done)
-    raws: Any = client.hgetall(_KEYS.running)
+    with client.pipeline() as asked:  # at one moment: an end and its start go together
+        asked.hkeys(_KEYS.done)
+        asked.hgetall(_KEYS.running)
+        ends, raws = asked.execute()
     starts = {mid: Start.decode(raw) for mid, raw in raws.items()}
     over = {mid: start.id for mid, start in starts.items() if start.token in {*ends}}
     yield "running", len(starts) - len(over)
