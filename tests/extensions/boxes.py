@@ -22,7 +22,7 @@ from tests.apps.harness import Fleet
 
 def grows(mb_per_s: int, mb: int) -> int:
     """Take memory as fast as that, and keep it."""
-    held, began = [], time.monotonic()
+    held, began = list[bytearray](), time.monotonic()
     while len(held) < mb:
         held.append(bytearray(os.urandom(1) * (1 << 20)))
         time.sleep(max(0.0, began + len(held) / mb_per_s - time.monotonic()))
@@ -69,7 +69,7 @@ def churns(seconds: float = 60) -> int:
 
 def crashes(mb: int = 0) -> None:
     """End its process natively, after it has grown for a second."""
-    held, began = [], time.monotonic()
+    held, began = list[bytearray](), time.monotonic()
     while len(held) < mb:
         held.append(bytearray(b"x" * (1 << 20)))
         time.sleep(max(0.0, began + len(held) / mb - time.monotonic()))
