@@ -213,7 +213,7 @@ class Table:
                 mode="ignore",
                 partition_by=list(self.partitions),
                 description=description,
-                configuration={"delta.checkpointInterval": "10"},  # deltalake's own is 100: as many requests
+                configuration={"delta.checkpointInterval": "10"},  # a reader asks for each commit since
             )
             self.refresh()
         if lacking := self._with(schema)[len(self._with(StructType())) :]:

@@ -25,7 +25,7 @@ from celery_poison.errors import StaleDelivery
 from celery_poison.headers import known_as
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import NO_HISTORY, Limits, Phase, Start
+from celery_poison.model import NO_HISTORY, Limits, Start
 from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.rules.failures import Failure
 from celery_poison.upstream.results import StoredResults
@@ -334,8 +334,8 @@ class Outcomes:
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
         self.inflight.dropped(delivery.start.token)
-        # Its admit mark is open while Celery reads it: closed after the entry has gone, it would stay there.
-        delivery.start = delivery.start.in_phase(Phase.CLAIMED)
+        # Now: open, it would make a kill a crash; closed after its entry has gone, it would stay there.
+        delivery.close_mark(self.site.recorder)
         if put_back:
             self.interrupted(delivery.mid, delivery.start)
         else:
