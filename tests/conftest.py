@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from celery_poison.testing import RedisServer, Worker, find_redis_binary
 from tests.apps.factory import keep_extensions
 from tests.harness.preloaded import Starter
-from tests.harness.servers import RabbitServer
+from tests.harness.servers import RabbitServer, SharedRabbit, end_shared
 from tests.services import (
     VhostPool,
     need,
@@ -48,10 +49,24 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
-def rabbit_server() -> Iterator[RabbitServer]:
+def rabbit_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RabbitServer]:
+    """One for all processes of the run, each of which has virtual hosts of its own: a start takes longer than
+    most tests. Who stops or pauses a RabbitMQ starts one of its own."""
     need(RabbitServer.available(), "RabbitMQ")
+    if hasattr(request.config, "workerinput"):
+        yield SharedRabbit(tmp_path_factory.getbasetemp().parent / "rabbitmq")
+        return
     with RabbitServer() as server:
         yield server
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End what the processes of this run have shared: by now xdist has ended them."""
+    if not hasattr(session.config, "workerinput"):
+        end_shared(session.config._tmp_path_factory.getbasetemp() / "rabbitmq")  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +76,7 @@ def _databases() -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def _vhosts(rabbit_server: RabbitServer) -> VhostPool:
-    return VhostPool(rabbit_server)
+    return VhostPool(rabbit_server, os.environ.get("PYTEST_XDIST_WORKER", ""))
 
 
 @pytest.fixture
@@ -203,6 +218,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "spark" if has_session(path) else path
 
     return OneForSpark(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Leave thousands of collected tests out of every later collection of garbage, of which each fleet makes
+    one when it closes."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -116,15 +116,15 @@ _MAKE_VHOST = (
 class VhostPool:
     """Fresh virtual hosts, made twenty at a time because each call of rabbitmqctl starts an Erlang."""
 
-    def __init__(self, server: RabbitServer, batch: int = 20) -> None:
-        self._server, self._batch = server, batch
+    def __init__(self, server: RabbitServer, owner: str, batch: int = 20) -> None:
+        self._server, self._owner, self._batch = server, owner, batch
         self._ready: list[str] = []
         self._made = 0
 
     def take(self) -> str:
         """The name of one that nobody has used yet."""
         if not self._ready:
-            self._ready = [f"v{self._made + number}" for number in range(self._batch)]
+            self._ready = [f"{self._owner}v{self._made + number}" for number in range(self._batch)]
             self._made += self._batch
             made = ", ".join(_MAKE_VHOST.format(name=name) for name in self._ready)
             self._server.ctl("eval", f"{made}.")

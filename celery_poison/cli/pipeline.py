@@ -351,11 +351,11 @@ def _in_spark(name: str, options: dict[str, Any]) -> None:
 
 
 def _need_lake_and_spark(name: str, options: dict[str, Any]) -> None:
-    if any(find_spec(name) is None for name in _NEEDS):
-        raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
     if not options["lake"]:
         raise Refused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment", WRONG_USAGE)
     check_options(name, options)
+    if any(find_spec(name) is None for name in _NEEDS):
+        raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
 
 
 def _notify(app: Any, sentences: list[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import secrets
 import shutil
@@ -121,6 +123,54 @@ class RabbitServer(Server):
             "RABBITMQ_ALLOW_INPUT": "1",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput -start_epmd false",
         }
+
+
+class SharedRabbit(RabbitServer):
+    """The one RabbitMQ of all processes of a run, found by its place: the first to ask starts it.
+
+    None of them stops it: `end_shared` does, when the last has ended.
+    """
+
+    def __init__(self, place: Path) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        self._place, note = place, place / _NOTE
+        # Held while it starts, by a process that may be killed: the kernel gives it up then.
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            super().__init__()
+            if note.exists():
+                vars(self).update(json.loads(note.read_text())["is"])
+            else:
+                self.start()
+                self._started = [self._running(), self._epmd]
+                # Nobody's to stop or pause from here on, nor the starter's.
+                self._process = self._epmd = None
+                kept = {name: vars(self)[name] for name in _SHARED}
+                note.write_text(
+                    json.dumps({"is": kept, "pids": [each.pid for each in self._started if each]})
+                )
+
+    @property
+    def directory(self) -> Path:
+        return self._place
+
+    def _end(self, how: signal.Signals) -> None:
+        if (self._place / _NOTE).exists():
+            raise RuntimeError("others use this RabbitMQ, too: a test that ends one starts one of its own")
+        super()._end(how)  # it could not be started
+
+
+_NOTE = "server.json"
+_SHARED = ("port", "_dist_port", "_epmd_port", "_node", "_password")
+
+
+def end_shared(place: Path) -> None:
+    """Kill the RabbitMQ that is shared there, if one is."""
+    if (note := place / _NOTE).exists():
+        for pid in json.loads(note.read_text())["pids"]:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 _RABBIT_CONFIG = """\
