@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_poison import Quarantine
+from celery_poison.causes import Evidence
 from celery_poison.extensions.repro.shrinking import Spent, shrink
+from celery_poison.extensions.repro.verbs import _end_of
 from celery_poison.extensions.repro.writing import Call, Repro, call_of, repro_of
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.body import BodyRefused
@@ -118,6 +121,115 @@ def test_NEW_21_of_a_hundred_items_the_bad_one_is_left(shop: Celery, tmp_path: P
     told = Console(shop).json("repro", _die(shop, tmp_path), "--minimise", "--seconds", "900")
     assert told["dies"] and told["said"].startswith("it died by SIGSEGV here"), told
     assert _skeleton(told["text"])[1] == [[[BAD]], {}, {}]
+
+
+CAUSES = """
+import ctypes, os, sys, time
+from celery import Celery
+from celery.exceptions import Reject, SoftTimeLimitExceeded
+from celery_poison import guarded
+
+app = Celery("causes", broker="memory://", set_as_current=False)
+
+def grow():
+    held = []
+    while True:
+        held.append(b"x" * (8 << 20))
+
+def fail():
+    raise ValueError("no such page")
+
+DEATHS = {
+    "signal:11": lambda task: ctypes.string_at(0),
+    "signal:9": lambda task: os.kill(os.getpid(), 9),
+    "worker_lost": lambda task: os.killpg(0, 9),
+    "exit:3": lambda task: os._exit(3),
+    "system_exit": lambda task: sys.exit(),
+    "oom": lambda task: grow(),
+    "memory_error": lambda task: bytearray(1 << 50),
+    "time_limit": lambda task: time.sleep(600),
+    "failure": lambda task: fail(),
+    "failure of a soft limit": lambda task: time.sleep(600),
+    "retried": lambda task: task.retry(exc=ValueError("no such page"), max_retries=1),
+    "failures": lambda task: task.rollback(),
+    "rejected": lambda task: fail(),
+    "requested": lambda task: task.quarantine("unreadable"),
+}
+
+@guarded
+@app.task(bind=True, shared=False, name="causes.die")
+def die(self, cause):
+    if os.path.exists("mended"):
+        self.discard("it is empty") if cause == "requested" else None
+        return
+    DEATHS[cause](self)
+"""
+#: Cause -> how its test says that the task died.
+ENDS = {
+    "signal:11": "died by SIGSEGV",
+    "signal:9": "died by SIGKILL",
+    "worker_lost": "died by SIGKILL",
+    "exit:3": "ended its process with exit status 3",
+    "system_exit": "ended its process with exit status 0",
+    "oom": "raised MemoryError",
+    "memory_error": "raised MemoryError",
+    "time_limit": "ran for longer than 2 s",
+    "failure": "raised ValueError",
+    "failure of a soft limit": "ran for longer than 2 s",
+    "retried": "raised ValueError",
+    "failures": "raised RollbackRequested",
+    "rejected": "raised ValueError",
+    "requested": "raised QuarantineRequested",
+}
+
+
+def test_NEW_21_the_test_of_each_cause_fails_before_the_repair_and_passes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "causes_to_die_of.py").write_text(CAUSES)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    app: Celery = importlib.import_module("causes_to_die_of").app
+
+    def written(cause: str) -> Repro:
+        soft = cause == "failure of a soft limit"
+        headers = {"timelimit": [None, 2]} if soft else {}
+        evidence = Evidence(
+            limit_kb=400 << 10 if cause == "oom" else None,
+            time_limit_s=2 if cause == "time_limit" else None,
+            exception="billiard.exceptions.SoftTimeLimitExceeded" if soft else "",
+        )
+        body = json.dumps([[cause], {}, {}]).encode()
+        stored = StoredMessage(
+            body=body, content_type="application/json", content_encoding="utf-8", headers=headers
+        )
+        record = MessageRecord(
+            id="an id", mid=cause, task="causes.die", queue="celery", state="NDLV", evidence=evidence
+        )
+        return repro_of(app, record, stored, call_of(app, (), record.task, stored))
+
+    try:
+        tests = {cause: written(cause) for cause in ENDS}
+        with ThreadPoolExecutor(2) as side_by_side:
+            before = dict(
+                zip(ENDS, side_by_side.map(lambda made: _end_of(made, 60), tests.values()), strict=True)
+            )
+            assert before == ENDS
+            file = tmp_path / tests["oom"].name
+            file.write_text(tests["oom"].text)
+            failed = _pytest(file)
+            assert failed.returncode == 1 and "causes.die raised MemoryError" in failed.stdout, failed.stdout
+            assert ", in grow" in failed.stdout, "the traceback says where"
+            (tmp_path / "mended").touch()
+            after = dict(
+                zip(ENDS, side_by_side.map(lambda made: _end_of(made, 60), tests.values()), strict=True)
+            )
+            assert after == dict.fromkeys(ENDS, "")
+        assert _pytest(file).returncode == 0
+    finally:
+        app.close()
+        sys.modules.pop("causes_to_die_of", None)
 
 
 # --- what a publisher can put into it ----------------------------------------------------------------

@@ -117,7 +117,9 @@ def _end_of(made: Repro, seconds: float) -> str:
         path.write_text(made.text, encoding="ascii")
         test: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
         exec(compile(made.text, path, "exec"), test)
-        test["SECONDS"] = min(test["SECONDS"], max(1.0, seconds))
+        left = max(1.0, seconds)
+        test["SECONDS"] = min(test["SECONDS"], left)
+        test["STARTING"] = min(test["STARTING"], left - test["SECONDS"])
         end, said = test["end"]()
     if end == "could not begin":
         raise IllegalTransition(f"its task could not begin here: {said[-1000:].decode(errors='replace')}")

@@ -167,7 +167,7 @@ def repro_of(app: Celery, record: MessageRecord, stored: StoredMessage, call: Ca
         "task": ascii(record.task),
         "id": ascii(record.id),
         "retries": str(retries if type(retries) is int and 0 <= retries < 1 << 31 else 0),
-        "seconds": str(math.ceil(known.time_limit_s or limit or SECONDS)),
+        "seconds": str(math.ceil(_soft_limit(app, record, stored) or known.time_limit_s or limit or SECONDS)),
         "memory": str(int(known.limit_kb or MEMORY_MIB << 10) >> 10),
         "args": args,
         "kwargs": kwargs,
@@ -177,6 +177,18 @@ def repro_of(app: Celery, record: MessageRecord, stored: StoredMessage, call: Ca
     }
     text = re.sub(r"@(\w+)@", lambda found: values[found[1]], _TEMPLATE)
     return Repro(f"test_{word}_{digest}.py", text, len(hidden))
+
+
+def _soft_limit(app: Celery, record: MessageRecord, stored: StoredMessage) -> float | None:
+    """Return the soft time limit in seconds, if that is what the task failed of; no test can raise it."""
+    if not record.evidence.exception.endswith("SoftTimeLimitExceeded"):
+        return None
+    limits = stored.headers.get("timelimit")
+    asked = limits[1] if isinstance(limits, list) and len(limits) == 2 else None
+    for limit in (asked, app.tasks[record.task].soft_time_limit, app.conf.task_soft_time_limit):
+        if isinstance(limit, (int, float)) and 0 < limit < math.inf:
+            return float(limit)
+    return None
 
 
 def _pairs(call: Call) -> Iterator[tuple[Any, Any, str]]:
@@ -237,10 +249,11 @@ APP = @app@
 TASK = @task@
 ID = @id@
 RETRIES = @retries@
-SECONDS = @seconds@
+#: For the task, and for what comes before it.
+SECONDS, STARTING = @seconds@, 60
 MEMORY_MIB = @memory@
 PICKLED = @pickled@
-BEGUN, ENDED = "-- the task begins --", "-- the task has ended --"
+BEGUN, ENDED, RAISED = "-- the task begins --", "-- the task has ended --", "-- the task raised "
 
 
 def fill_in(name):
@@ -265,22 +278,37 @@ def run():
         args, kwargs = pickle.loads(base64.b64decode(PICKLED))[:2]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MIB << 20, MEMORY_MIB << 20))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     print(BEGUN, flush=True)
-    app.tasks[TASK].apply(args, kwargs, task_id=ID, retries=RETRIES, headers=headers or None)
-    print(ENDED, flush=True)
+    done = app.tasks[TASK].apply(args, kwargs, task_id=ID, retries=RETRIES, headers=headers or None)
+    kind = type(done.result).__name__
+    # apply() raises nothing: it returns what the task raised.
+    if done.state in ("FAILURE", "REJECTED") or kind == "QuarantineRequested":
+        print(done.traceback, file=sys.stderr)
+        print(f"\\n{RAISED}{kind}", flush=True)
+    else:
+        print(ENDED, flush=True)
 
 
 def end():
     """Run the task in a process of its own; return how that ended, and what it said."""
     command = [sys.executable, "-X", "faulthandler", os.path.abspath(__file__)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
+        # In a session of its own: a task may kill its process group.
+        done = subprocess.run(
+            command, capture_output=True, timeout=SECONDS + STARTING, check=False, start_new_session=True
+        )
     except subprocess.TimeoutExpired as error:
         return f"ran for longer than {SECONDS} s", error.stderr or b""
     if BEGUN.encode() not in done.stdout:
         return "could not begin", done.stderr
+    if done.returncode == -signal.SIGALRM:
+        return f"ran for longer than {SECONDS} s", done.stderr
     if done.returncode < 0:
         return f"died by {signal.Signals(-done.returncode).name}", done.stderr
+    if RAISED.encode() in done.stdout:
+        return "raised " + done.stdout.rpartition(RAISED.encode())[2].split()[0].decode(), done.stderr
     if done.returncode or ENDED.encode() not in done.stdout:
         return f"ended its process with exit status {done.returncode}", done.stderr
     return "", b""
