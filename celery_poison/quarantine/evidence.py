@@ -127,6 +127,8 @@ def growth_of(evidence: Evidence) -> str:
     if not evidence.grew_to_kb:
         return ""
     what = "oom, likely" if evidence.oom_likely and not evidence.oom else "Memory"
+    if evidence.grown_kb == 0:  # known of the message whose record this is
+        what = "Beside it, memory was about to be used up" if evidence.oom_likely else "Beside it"
     speed = f" {evidence.grew_kb_s * 1.024 / 1000:,.0f} MB/s" if evidence.grew_kb_s else ""
     code = place_in(evidence.grew_at)
     place = f" ({code})" if code else ""

@@ -297,9 +297,9 @@ class Trial:
         if not self.begun or self.is_pressed:
             return False
         # Its cell is killed then, too.
-        story = f"met its hard time limit of {self.hard:g} s" if self.overdue and self.hard else death
-        logger.warning("celery_poison: %s on trial: %s", self.request.humaninfo(), story)
         evidence = self._host.exits.of_cell(self.pid, death)
+        story = self._story(death, evidence)
+        logger.warning("celery_poison: %s on trial: %s", self.request.humaninfo(), story)
         if is_over_limit:
             evidence = replace(evidence, limit_kb=self._limit >> 10, limit_of="trial")
         # On the event loop, where it is known whether it was revoked.
@@ -307,6 +307,15 @@ class Trial:
         if self.overdue:
             self._call_back("timeout_callback", False, self.hard)
         return True
+
+    def _story(self, death: Death, evidence: Evidence) -> str:
+        """Return how it ended, in words: its own death, or what came from outside and decides nothing."""
+        if self.overdue and self.hard:
+            return f"met its hard time limit of {self.hard:g} s"
+        error = self.error_of(death, evidence)
+        if isinstance(error, TrialSpoilt):
+            return f"{error.args[0]}, which decides nothing: it is tried again"
+        return "was revoked" if isinstance(error, Terminated) else str(death)
 
     def error_of(self, death: Death, evidence: Evidence) -> Any:
         """Return the error that its request gets for this end of the cell."""

@@ -204,6 +204,20 @@ def test_NEW_19_the_sentence_is_the_one_that_people_on_call_look_for() -> None:
     assert not far.told_of(Evidence(), "").oom_likely
 
 
+@pytest.mark.parametrize(
+    "alone", [Evidence(exit=1), Evidence(signal=11), Evidence(stack=("quits (a.py:1)",))]
+)
+def test_NEW_19_a_neighbours_memory_is_no_evidence_of_who_ended_by_itself(alone: Evidence) -> None:
+    hog = Row("t", "shop.report", 400 << 10, 360 << 10, 300 << 10, 90 << 10, "report (/app/shop.py:28)")
+    growth = Growth(rows=[hog], busy=2, used=450 << 10, limit=500 << 10)
+    assert growth.told_of(alone, "other") == replace(alone, grown_kb=0)
+    assert growth.told_of(alone, "t").grew_task == "shop.report", "its own memory is"
+    for lost in (Evidence(noticed="gone"), Evidence(signal=9)):
+        said = sentence_of(growth.told_of(lost, "other"))
+        assert "Beside it, memory was about to be used up: shop.report grew" in said
+        assert "oom, likely: shop.report grew" in sentence_of(growth.told_of(lost, "t"))
+
+
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"7", b'{"rows": 1}', b'{"rows": [[1]], "process": null}'])
 def test_NEW_19_what_cannot_be_read_is_no_evidence(raw: bytes) -> None:
     assert Growth.decode(raw) is None

@@ -54,6 +54,18 @@ def test_NEW_1_who_kills_its_cell_has_died_and_whose_cell_others_ended_has_not()
     assert isinstance(heard.error(Death(-9, why="pressed")), TrialSpoilt)
 
 
+def test_NEW_19_what_others_have_ended_is_not_said_to_have_died_alone() -> None:
+    heard = Heard()
+    assert heard.trial._story(Death(-9, 54 << 20, "oom"), NO_EVIDENCE) == "died alone: oom; peak 54 MiB"
+    pressed = heard.trial._story(Death(-9, 54 << 20, "pressed"), NO_EVIDENCE)
+    asked = heard.trial._story(Death(-15), Evidence(signal=15))
+    heard.trial.terminated_by = 9
+    revoked = heard.trial._story(KILLED, NO_EVIDENCE)
+    assert pressed == "others had used up the memory, which decides nothing: it is tried again"
+    assert asked == "its cell was asked to end, which decides nothing: it is tried again"
+    assert revoked == "was revoked"
+
+
 def test_a_soft_limit_is_told_once() -> None:
     heard = Heard(soft=1e-9)
     assert not heard.trial.is_over() and not heard.trial.is_over()

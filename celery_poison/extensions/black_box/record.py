@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from signal import SIGKILL
 from typing import Any, NamedTuple
 
 from celery_poison.causes import Evidence
@@ -100,8 +101,9 @@ class Growth:
             return evidence
         if token:
             evidence = replace(evidence, grown_kb=self._grown(token, named))
-        if named is None:
-            return evidence
+        is_own = not token or named is None or named.token in ("", token)
+        if named is None or not (is_own or evidence.noticed or evidence.signal == SIGKILL):
+            return evidence  # a neighbour's memory explains no exit, and no other signal
         return replace(
             evidence,
             grew_task=named.task,
