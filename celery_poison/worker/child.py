@@ -6,13 +6,16 @@ of the body, the user's ``task_prerun`` receivers, the task itself and everythin
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery.app.task import Task
@@ -66,6 +69,7 @@ class Run:
         is_in_body: its body has begun.
         thread: in which it runs, as ``threading.get_ident`` names it.
         mark_kb: see :meth:`HighWater.of_run_kb`.
+        is_copy: this process was forked by a task: the run goes on in another one.
     """
 
     serving: Serving
@@ -78,6 +82,7 @@ class Run:
     is_in_body: bool = False
     thread: int = field(default_factory=get_ident)
     mark_kb: int | None = None
+    is_copy: bool = False
 
     @property
     def recorder(self) -> Recorder:
@@ -99,7 +104,11 @@ class Run:
 
         def inner() -> Any:
             with self.tying(task) if policy.transactional_publish else nullcontext():
-                result = body(*args, **kwargs)
+                try:
+                    result = body(*args, **kwargs)
+                finally:
+                    if self.is_copy:
+                        _leave(sys.exception())
             if self.tied:
                 self.tied.keep()
             return result
@@ -158,6 +167,32 @@ class Run:
 _running = cast("dict[str, Run]", running)
 #: On what the pool returns of a failed task: the Failure that is to be kept.
 KEPT = "poison_failure"
+
+
+def _disown() -> None:
+    """Mark, in a process that was just forked, what runs in the other one."""
+    for run in _running.values():
+        run.is_copy = True
+
+
+os.register_at_fork(after_in_child=_disown)
+
+
+def _leave(error: BaseException | None) -> NoReturn:
+    """End a process that a task has forked, where it leaves the task's body, as ``multiprocessing`` does.
+
+    Beyond it are the result of the task and the end of its run, which are its parent's; and then Celery's
+    loop, in which it would take messages beside its parent.
+    """
+    code = 0 if error is None else 1
+    with suppress(BaseException):
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if error is not None and (not isinstance(error, SystemExit) or isinstance(error.code, str)):
+            traceback.print_exception(error)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def still_running(boot_id: str) -> bytes:
@@ -234,10 +269,14 @@ def _trace(run: Run, task: str, trace: Callable[[], Any], finish: Callable[..., 
     serving = run.serving
     try:
         result = trace()
+        if run.is_copy:  # forked outside of the body, or only observed: it tells the ledger nothing
+            return result
     except (WorkerShutdown, WorkerTerminate):
         raise
     except (MemoryError, SystemExit) as error:
         origin = error.__context__ if isinstance(error, MemoryExhausted) else error
+        if run.is_copy:
+            raise
         stack = crash_reports.note_raised(origin or error)
         if serving.observes or not serving.contained:
             raise

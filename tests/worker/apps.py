@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import resource
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -219,6 +221,38 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         sys.setrecursionlimit(10**8)
         repr(Endless())
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.forks")
+    def forks(self: Any, how: str) -> int:
+        """Return the exit status of a process that it has forked, which leaves this body by itself."""
+        if pid := os.fork():
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if how == "exits":
+            sys.exit(3)
+        if how == "lacks memory":
+            raise MemoryError("in the child")
+        if how == "raises":
+            raise ValueError("in the child")
+        if how == "rolls back":
+            self.rollback()
+        if how == "aborts":
+            os.abort()
+        return -1
+
+    @guarded
+    @app.task(shared=False, name="fleet.multiprocesses")
+    def multiprocesses(how: str) -> bool:
+        """Return whether a process of a library, or a thread, has ended by sys.exit()."""
+        process = multiprocessing.get_context("fork").Process(target=sys.exit, args=(3,), daemon=False)
+        if how == "a thread":
+            thread = threading.Thread(target=sys.exit, args=(3,))
+            thread.start()
+            thread.join()
+            return not thread.is_alive()
+        process.start()
+        process.join()
+        return process.exitcode is not None
 
     @guarded
     @app.task(bind=True, shared=False, name="fleet.eats")

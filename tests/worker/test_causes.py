@@ -59,6 +59,26 @@ def test_NEW_2_every_death_has_its_cause_and_its_evidence(
     assert not crew.log_text().count('Traceback (most recent call last):\n  File "/celery_poison')
 
 
+#: How a process leaves that a task has forked -> its exit status.
+LEFT = {"exits": 3, "lacks memory": 1, "raises": 1, "rolls back": 1, "aborts": -6, "returns": 0}
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_NEW_2_what_a_process_does_that_a_task_has_forked_is_not_the_tasks_end(crew: Crew, pool: str) -> None:
+    sent = {how: crew.send("forks", how) for how in LEFT}
+    beside = {"a thread": True} | ({"a process": True} if pool == "threads" else {})  # prefork allows none
+    sent |= {how: crew.send("multiprocesses", how) for how in beside}
+    with crew.worker(pool=pool):
+        ends = {how: result.get(timeout=PATIENCE) for how, result in sent.items()}
+        assert ends == LEFT | beside
+        for n in range(4):
+            crew.send("healthy", n)
+        crew.await_that(lambda: crew.done() == 4, "its slots are free, and nobody else takes their messages")
+        crew.await_that(crew.nothing_runs, "forgotten")
+    assert crew.no_strikes()
+    assert len(crew.events("finished")) == len(sent) + 4, "each has one end"
+
+
 def _tell_the_first_minute(crew: Crew, id: str) -> None:
     """The log alone says where it died, with what, and what to type."""
     lines = [line for line in crew.log_text().splitlines() if "celery_poison" in line]
