@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from celery_poison.testing import RedisServer, Worker, find_redis_binary
+from tests import split
 from tests.apps.factory import keep_extensions
 from tests.harness.preloaded import Starter
 from tests.harness.servers import RabbitServer, SharedRabbit, end_shared
@@ -66,6 +67,7 @@ def rabbit_server(
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End what the processes of this run have shared: by now xdist has ended them."""
     if not hasattr(session.config, "workerinput"):
+        split.note_passed(session.config)
         end_shared(session.config._tmp_path_factory.getbasetemp() / "rabbitmq")  # type: ignore[attr-defined]
 
 
@@ -186,11 +188,12 @@ def new_server() -> Iterator[Callable[..., RedisServer]]:
         yield lambda binary=None, **options: servers.enter_context(RedisServer(binary, options))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A cancelled CI job gets SIGTERM, which would end Python on the spot and leave servers and workers
     running; as an interrupt it unwinds the fixtures first."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     use_named_rabbitmq()
+    split.take_whole_what_is_named(config)
 
 
 #: The first that a test uses decides when it runs; what uses none of them runs first.
@@ -227,8 +230,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Fast tests first: a mistake shows within seconds, not behind minutes of process killing."""
+    split.mark_rest(items)
+    split.leave_out_passed(config, items)
 
     def slowness(item: pytest.Item) -> int:
         used = getattr(item, "fixturenames", ())

