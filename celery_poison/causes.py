@@ -261,13 +261,35 @@ class Evidence:
         """Read evidence; what is not to be understood is left out."""
         try:
             fields = json.loads(text or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             fields = {}
         if not isinstance(fields, dict):
             fields = {}
-        evidence: dict[str, Any] = {name: fields[name] for name in fields if name in cls.__dataclass_fields__}
-        evidence["stack"] = tuple(map(str, evidence.get("stack", ())))
+        types = {name: str(field.type) for name, field in cls.__dataclass_fields__.items()}
+        evidence: dict[str, Any] = {
+            name: value for name, value in fields.items() if _fits(types.get(name, ""), value)
+        }
+        stack = fields.get("stack")
+        evidence["stack"] = tuple(map(str, stack)) if isinstance(stack, list) else ()
         return cls(**evidence)
+
+
+#: No number of an evidence comes near: a moment in ms has thirteen digits.
+_MOST: Final = 10**15
+
+
+def _fits(kind: str, value: object) -> bool:
+    """Whether a value that came from outside is of the type of its field, finite, and not too large."""
+    match kind.removesuffix(" | None"):
+        case "int":
+            return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST
+        case "float":  # not a number is less than nothing
+            return isinstance(value, (int, float)) and abs(value) < _MOST
+        case "bool":
+            return isinstance(value, bool)
+        case "str":
+            return isinstance(value, str)
+    return False
 
 
 NO_EVIDENCE: Final = Evidence()

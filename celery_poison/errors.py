@@ -62,6 +62,10 @@ class QuarantineFull(PoisonError):
     """A message that plain Celery drops was not kept: the quarantine is full (NEW-5, MSG-1)."""
 
 
+class LedgerFull(PoisonError):
+    """A message was not parked: what is parked takes as much as it may. It stays with the broker."""
+
+
 class DecisionPending(PoisonError):
     """Another operator is deciding about this message at this moment."""
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
+from celery_poison.basics.numbers import is_whole, milliseconds, whole
 from celery_poison.causes import NO_EVIDENCE, Evidence, describe
 from celery_poison.headers import known_as
 from celery_poison.states import State
@@ -193,7 +194,18 @@ class Start(NamedTuple):
 
     @classmethod
     def decode(cls, raw: bytes | str) -> Self:
-        return cls(*json.loads(raw))
+        """Read it; ValueError: it is none."""
+        try:
+            return cls._whole(json.loads(raw))
+        except (TypeError, RecursionError) as error:
+            raise ValueError(f"{raw!r:.80} is no start") from error
+
+    @classmethod
+    def _whole(cls, fields: Any) -> Self:
+        start = cls(*fields)
+        if not all(map(isinstance, start, _OF_START)):
+            raise TypeError("a field is of another type")
+        return start
 
     def encode(self) -> bytes:
         return _compact(self).encode("utf-8", "backslashreplace")
@@ -213,6 +225,10 @@ class Start(NamedTuple):
 
     def in_phase(self, phase: Phase) -> Start:
         return self._replace(phase=phase.value)
+
+
+_TEXTS_OF_START = frozenset({"phase", "token", "worker", "id", "task", "queue"})
+_OF_START = tuple(str if name in _TEXTS_OF_START else int for name in Start._fields)
 
 
 class ParkingState(StrEnum):
@@ -238,8 +254,12 @@ class Parked(NamedTuple):
 
     @classmethod
     def decode(cls, raw: bytes | str) -> Self:
-        state, number, start = json.loads(raw)
-        return cls(ParkingState(state), int(number), Start(*start))
+        """Read it; ValueError: it is none."""
+        try:
+            state, number, start = json.loads(raw)
+            return cls(ParkingState(state), int(number), Start._whole(start))
+        except (TypeError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{raw!r:.80} is no parking") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +336,8 @@ class MessageRecord:
         """Build a record from a ``lineage`` or ``message`` hash of the ledger."""
         # Once for each message that is read: what is not there is left to the defaults.
         values = {name: READERS[name](text) for name, text in raw.items() if text and name in READERS}
+        if broken := [name for name in _NUMBERS if raw.get(name) and not is_whole(raw[name])]:
+            values["reason"] = f"its record is damaged ({', '.join(broken)}): {raw.get('reason', '')}"
         return cls(**{"id": "", "mid": "", "task": "", "queue": "", **values, "state": state.value})
 
     def as_dict(self) -> dict[str, Any]:
@@ -331,12 +353,13 @@ class MessageRecord:
 #: What makes a value of the text of each field, by its type.
 _OF_TYPE: Mapping[str, Callable[[str], Any]] = {
     "str": str,
-    "int": int,
+    "int": whole,
     "bool": "1".__eq__,
-    "float | None": lambda text: int(text) / 1000,
+    "float | None": milliseconds,
     "Evidence": Evidence.decode,
 }
 READERS = {field.name: _OF_TYPE[str(field.type)] for field in fields(MessageRecord)}
+_NUMBERS = tuple(name for name, read in READERS.items() if read in (whole, milliseconds))
 _COUNTS = {field.name: _OF_TYPE[str(field.type)] for field in fields(History)}
 
 

@@ -171,6 +171,18 @@ class Settings:
         " than this are in quarantine. 0: drop them, as plain Celery does.",
         "messages",
     )
+    keep_unprocessable_bytes: int = _whole(
+        268_435_456,
+        1,
+        "The same in bytes of the ledger; a quarter of its maxmemory at most.",
+        "bytes",
+    )
+    park_bytes: int = _whole(
+        268_435_456,
+        1,
+        "Likewise of parked messages. Later ones stay with the broker.",
+        "bytes",
+    )
     blocked_retry_timeout: float = _setting(
         5.0,
         values.retry_timeout,

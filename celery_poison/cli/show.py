@@ -84,7 +84,7 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     _section(console, "stack", [("at", near_paths(frame)) for frame in record.evidence.stack])
     _history(console, detail.history)
     if stored is not None:
-        _message(console, app, record.task, stored)
+        _message(console, app, detail, stored)
     elif record.state == State.FAIL:
         console.echo("\nThe message itself is gone for good: it was purged.")
     elif record.state != State.DLVD:
@@ -110,17 +110,17 @@ def _history(console: Any, history: Sequence[sentences.Entry]) -> None:
         print_wrapped(near_paths(sentences.sentence(entry)), at, len(at))
 
 
-def _message(console: Any, app: Celery, task: str, stored: StoredMessage) -> None:
+def _message(console: Any, app: Celery, detail: Detail, stored: StoredMessage) -> None:
     """Print headers, properties and body of a message that lies in the ledger."""
     # These repeat the arguments, with what is hidden of them.
     headers = {
-        name: value for name, value in stored.headers.items() if name not in ("argsrepr", "kwargsrepr")
+        name: value for name, value in detail.headers.items() if name not in ("argsrepr", "kwargsrepr")
     }
-    for title, values in (("headers", headers), ("properties", stored.properties)):
+    for title, values in (("headers", headers), ("properties", detail.properties)):
         _section(console, title, [(name, each) for name, each in sorted(values.items()) if each is not None])
     console.echo("\n" + console.style("body", bold=True))
     redact = plugin_of(app).settings.redact
-    for line in preview(stored, lambda value: redacted(app, redact, task, value)):
+    for line in preview(stored, lambda value: redacted(app, redact, detail.record.task, value)):
         console.echo(f"  {line}")
 
 

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from celery_poison.basics.numbers import is_whole
 from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import changing, words
 from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import Quarantine, sentences
+from celery_poison.quarantine.arguments import headers_shown
 from celery_poison.rules.failures import KeptFailure
 
 #: Seconds that a page waits for a message and its part of the journal.
@@ -71,8 +73,11 @@ class MessageStory(NamedTuple):
     properties: list[tuple[str, str]]
 
 
-async def read_story(ledger: AsyncLedger, id: str) -> MessageStory:
+async def read_story(ledger: AsyncLedger, id: str, *, names_only: bool = False) -> MessageStory:
     """Return what is known about a message, by mid or task id.
+
+    Args:
+        names_only: of headers and properties; their values are for those whose name is known.
 
     Raises:
         MessageNotFound: it is not known.
@@ -80,14 +85,14 @@ async def read_story(ledger: AsyncLedger, id: str) -> MessageStory:
         LedgerUnavailable: Redis does not answer.
     """
     try:
-        return await ledger.ask(lambda: _read(ledger.quarantine, id), MESSAGE_TIMEOUT)
+        return await ledger.ask(lambda: _read(ledger.quarantine, id, names_only), MESSAGE_TIMEOUT)
     except UnicodeError:
         raise MessageNotFound(f"no message {words.say(id)!r}") from None
     except TimeoutError:
         raise LedgerUnavailable("its part of the journal was not read in time") from None
 
 
-def _read(quarantine: Quarantine, id: str) -> MessageStory:
+def _read(quarantine: Quarantine, id: str, names_only: bool) -> MessageStory:
     detail = quarantine.detail(id)
     record, stored = detail.record, detail.stored
     left_out = max(0, len(detail.history) - _ENTRIES)
@@ -95,9 +100,10 @@ def _read(quarantine: Quarantine, id: str) -> MessageStory:
     frames = [words.say(frame, 400) for frame in record.evidence.stack]
     called = [(frame, is_users(frame)) for frame in frames]
     entry = max((number for number, (_, own) in enumerate(called, 1) if own), default=len(called))
-    headers = (
-        {name: value for name, value in stored.headers.items() if name not in _ARGUMENTS} if stored else {}
-    )
+    headers = {name: value for name, value in detail.headers.items() if name not in _ARGUMENTS}
+    properties = detail.properties
+    if names_only:
+        headers, properties = headers_shown(True, headers), headers_shown(True, properties)
     above, failure = _folded(detail.failure)
     return MessageStory(
         record=record,
@@ -118,7 +124,7 @@ def _read(quarantine: Quarantine, id: str) -> MessageStory:
         can_edit=changing.can_edit(record, stored),
         can_block=changing.can_block(record),
         headers=_table(headers),
-        properties=_table(stored.properties if stored else {}),
+        properties=_table(properties),
     )
 
 
@@ -143,7 +149,7 @@ def _step(entry: Mapping[str, str]) -> JournalStep:
     known = {
         "start": entry.get("deliveries", ""),
         "process": entry.get("pid", "").removeprefix("0"),
-        "memory": words.size(int(memory) * 1024) if memory.isdecimal() else "",
+        "memory": words.size(int(memory) * 1024) if is_whole(memory) else "",
         "version": entry.get("release", ""),
         "incident": entry.get("incident", ""),
     }
@@ -158,7 +164,7 @@ def _evidence(text: str) -> dict[str, str]:
     """Return what a death left behind; a stack as people read it, with a line for each call."""
     try:
         evidence: Any = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         evidence = None
     if not isinstance(evidence, dict):
         return {"evidence": words.say(text, 2000)}

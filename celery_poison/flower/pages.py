@@ -150,7 +150,7 @@ class MessagePage(Page):
         story: MessageStory | None = None
         error = ""
         try:
-            story = await read_story(self.ledger, id)
+            story = await read_story(self.ledger, id, names_only=self.bodies_closed)
         except PoisonError as trouble:
             error = self.failed(trouble)
         self.show(

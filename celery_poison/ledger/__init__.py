@@ -11,6 +11,7 @@ import redis
 from celery_poison.ledger.connection import disconnect
 from celery_poison.ledger.fleet import FleetTransitions
 from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.memory import Memory
 from celery_poison.ledger.messages import MessageTransitions
 from celery_poison.ledger.notices import NoticeTransitions
 from celery_poison.ledger.parking import ParkingTransitions
@@ -32,6 +33,7 @@ class Ledger:
         parking: messages that wait for the end of an earlier start, or for a trial.
         quarantine: the ways into quarantine.
         fleet: workers and monitors.
+        memory: how full that Redis is.
         notices: for workers that send events.
 
     Every method of a part raises ``LedgerUnavailable`` when Redis is away or refuses the write.
@@ -44,6 +46,7 @@ class Ledger:
         self.parking = ParkingTransitions(scripts)
         self.quarantine = QuarantineTransitions(scripts)
         self.fleet = FleetTransitions(scripts)
+        self.memory = Memory(client, keys)
         self.notices = NoticeTransitions(scripts)
 
     def disconnect(self) -> None:

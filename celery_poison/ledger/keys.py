@@ -36,6 +36,7 @@ class Keys:
         self.outgoing = self.prefix + "outgoing"
         self.imported = self.prefix + "imported"
         self.failed = self.prefix + "failed"
+        self.unprocessable = self.prefix + "unprocessable"
         self.asked = self.prefix + "asked"
         self.wanted = self.prefix + "wanted"
         self.policy = self.prefix + "policy"

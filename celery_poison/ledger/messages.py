@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from celery_poison.basics.numbers import whole
 from celery_poison.ledger.scripts import Code, Part, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
@@ -235,7 +236,7 @@ def _state_of(reply: list[Any]) -> MessageState:
         owner=owner.decode(),
         history=history_of(fields),
         kept=State(kept.decode()) if kept else None,
-        release=max(int(release), int(fields.get("release") or 0)),
+        release=max(int(release), whole(fields.get("release"))),
         parked=Parked.decode(parked) if parked else None,
         run_id=run_id.decode(),
         gate_closed=bool(gate),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -24,6 +25,11 @@ from celery_poison.states import State
 _RECORD_FIELDS = tuple(field.name for field in fields(MessageRecord))
 
 
+#: What is in another state is of no version that is known: it is no message.
+_ENDS = {ended.value.encode(): ended for ended in Ended}
+_STATES = {state.value: state for state in State}
+
+
 class Messages(Reader):
     """Reads starts and ends, what is parked, and the records of messages."""
 
@@ -33,7 +39,8 @@ class Messages(Reader):
         """Yield (mid, start, raw start) of everything that is claimed, admitted or running."""
         with clear_errors("reading the running messages"):
             for mid, raw in self._client.hscan_iter(self._keys.running, count=PAGE):
-                yield mid.decode(), Start.decode(raw), raw
+                with suppress(ValueError):  # what somebody else has put there runs nowhere
+                    yield mid.decode(), Start.decode(raw), raw
 
     def entry(self, mid: str) -> bytes | None:
         """Return the raw start on record of one message."""
@@ -41,17 +48,18 @@ class Messages(Reader):
 
     def starts(self, mids: Iterable[str]) -> Iterator[Start | None]:
         """Yield the start on record of each of these messages, many in one exchange with Redis."""
-        return (Start.decode(raw) if raw else None for _, raw in self._fields(self._keys.running, mids))
+        return (_start(raw) for _, raw in self._fields(self._keys.running, mids))
 
     def under_way(self, mids: Iterable[str]) -> set[str]:
         """Return those of ``mids`` whose newest start is being received, or runs, and has not finished."""
-        starts = [(mid, Start.decode(raw)) for mid, raw in self._fields(self._keys.running, mids) if raw]
+        rows = self._fields(self._keys.running, mids)
+        starts = [(mid, start) for mid, raw in rows if (start := _start(raw))]
         ends = zip(starts, self.ends(start.token for _, start in starts), strict=True)
         return {mid for (mid, start), end in ends if start.phase != Phase.CLAIMED and end is not Ended.DONE}
 
     def ends(self, tokens: Iterable[str]) -> Iterator[Ended]:
         """Yield how each start ended, in the order of their tokens, many in one exchange with Redis."""
-        return (Ended(raw.decode()) if raw else Ended.NOT for _, raw in self._fields(self._keys.done, tokens))
+        return (_ENDS.get(raw or b"", Ended.NOT) for _, raw in self._fields(self._keys.done, tokens))
 
     def ended_tokens(self) -> Iterator[str]:
         """Yield the tokens of all starts whose end is on record."""
@@ -70,14 +78,16 @@ class Messages(Reader):
         """Yield (mid, parking, raw parking) of everything that was parked and is not forgotten yet."""
         with clear_errors("reading the parked messages"):
             for mid, raw in self._client.hscan_iter(self._keys.parked, count=PAGE):
-                yield mid.decode(), Parked.decode(raw), raw
+                with suppress(ValueError):
+                    yield mid.decode(), Parked.decode(raw), raw
 
     def parked_now(self) -> Iterator[tuple[str, Parked]]:
         """Yield (mid, parking) of everything that waits for an earlier start: it alone has a parcel."""
         with clear_errors("reading the parked messages"):
             mids: Any = self._client.hkeys(self._keys.parcels)
-        for mid, raw in self._fields(self._keys.parked, map(bytes.decode, mids)):
-            if raw and (parked := Parked.decode(raw)).state is ParkingState.WAITING:
+        for mid, raw in self._fields(self._keys.parked, (mid.decode("utf-8", "replace") for mid in mids)):
+            parked = parking_of(raw)
+            if parked is not None and parked.state is ParkingState.WAITING:
                 yield mid, parked
 
     def awaited_by(self, mids: Iterable[str]) -> dict[str, str]:
@@ -95,7 +105,8 @@ class Messages(Reader):
         """Yield the record of each of these messages, None where nothing is kept of it any more."""
         for _, row in self._rows(mids, _RECORD_FIELDS):
             raw = _named(row)
-            yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+            state = _STATES.get(raw.get("state", ""))
+            yield MessageRecord.from_hash(raw, state) if state else None
 
     def moves(self) -> tuple[bool, bool]:
         """Return whether anything is parked, and whether anything leaves quarantine by itself and is due."""
@@ -160,3 +171,16 @@ class Messages(Reader):
 def _named(row: Row) -> dict[str, str]:
     raw = {name: value for name, value in zip(_RECORD_FIELDS, row, strict=True) if value is not False}
     return raw if raw.get("state") else {}
+
+
+def _start(raw: bytes | None) -> Start | None:
+    with suppress(ValueError):
+        return Start.decode(raw) if raw else None
+    return None
+
+
+def parking_of(raw: bytes | None) -> Parked | None:
+    """Return a parking as it stands in the ledger; None where there is none that can be read."""
+    with suppress(ValueError):
+        return Parked.decode(raw) if raw else None
+    return None

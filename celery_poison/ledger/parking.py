@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from celery_poison.errors import LedgerFull
 from celery_poison.ledger.scripts import Code, Part
 from celery_poison.model import Start
+
+_FULL = "parked messages have reached poison_park_bytes, or a quarter of Redis' maxmemory"
 
 
 class ParkingTransitions(Part):
     """Messages that are kept until they may run, and published again then."""
 
-    def park(self, mid: str, seen: bytes, start: Start, *, number: int, parcel: bytes) -> bool:
+    def park(
+        self,
+        mid: str,
+        seen: bytes,
+        start: Start,
+        *,
+        number: int,
+        parcel: bytes,
+        limit_bytes: int | None = None,
+    ) -> bool:
         """Keep a copy that may not run now; when this returns True it may be acknowledged (TP1-8).
 
         Args:
@@ -17,8 +31,15 @@ class ParkingTransitions(Part):
                 False when that has changed.
             number: of the parking that published this copy, 0 for none.
             parcel: the original message, packed.
+            limit_bytes: of what is parked; None: any number.
+
+        Raises:
+            LedgerFull: ``limit_bytes`` is reached.
         """
-        reply = self._scripts.call("park", mid=mid, seen=seen, start=start, number=number, parcel=parcel)
+        words: dict[str, Any] = {"number": number, "parcel": parcel, "limit_bytes": limit_bytes}
+        reply = self._scripts.call("park", mid=mid, seen=seen, start=start, **words)
+        if reply[0] is Code.HELD:
+            raise LedgerFull(_FULL)
         return reply[0] is not Code.CONFLICT
 
     def unpark(self, mid: str, number: int) -> bool:
@@ -29,7 +50,9 @@ class ParkingTransitions(Part):
         """Take a parking off the books that ended long ago, unless it has changed."""
         self._scripts.call("forget", mid=mid, seen=seen)
 
-    def await_effect(self, mid: str, start: Start, effect: str, parcel: bytes) -> None:
+    def await_effect(
+        self, mid: str, start: Start, effect: str, parcel: bytes, limit_bytes: int | None = None
+    ) -> None:
         """End a start for whose key another one runs, or which found no cell; keep its message till then.
 
         Args:
@@ -38,5 +61,8 @@ class ParkingTransitions(Part):
 
         Raises:
             StaleDelivery: the message has a newer start, or none.
+            LedgerFull: ``limit_bytes`` of what is parked are reached.
         """
-        self._scripts.call("await_effect", mid=mid, start=start, effect=effect, parcel=parcel)
+        words: dict[str, Any] = {"effect": effect, "parcel": parcel, "limit_bytes": limit_bytes}
+        if self._scripts.call("await_effect", mid=mid, start=start, **words)[0] is Code.HELD:
+            raise LedgerFull(_FULL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_poison.basics.numbers import whole
 from celery_poison.ledger.connection import Namespace, clear_errors
 from celery_poison.rules.blocks import Kind
 
@@ -23,7 +24,7 @@ def version(ledger: Namespace, key: str) -> int:
 def read(ledger: Namespace, key: str) -> tuple[int, dict[str, bytes], float]:
     """Return a hash's version, its fields (name -> JSON, unchecked) and Redis' clock in seconds."""
     with clear_errors("reading policies, blocks or pauses"):
-        pipe = ledger.client.pipeline()
+        pipe = ledger.client.pipeline(transaction=False)  # MULTI is refused where Redis is full
         pipe.hgetall(key)
         pipe.time()
         raw, (seconds, micros) = pipe.execute()
@@ -38,4 +39,4 @@ def block_field(kind: Kind, name: str) -> str:
 
 def number_of(raw: Any) -> int:
     """Return a version as Redis keeps it; 0 where there is none."""
-    return int(raw) if raw and raw.isdigit() else 0
+    return max(0, whole(raw))

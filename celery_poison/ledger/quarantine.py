@@ -27,6 +27,7 @@ class QuarantineTransitions(Part):
         fields: Mapping[str, str | bytes | int],
         block_after: int | None = None,
         limit: int | None = None,
+        limit_bytes: int | None = None,
         route: Route = SYSTEM_ROUTE,
         known: Known = NOTHING_KNOWN,
     ) -> bool:
@@ -35,15 +36,17 @@ class QuarantineTransitions(Part):
         Args:
             block_after: convictions of a fingerprint that block it (NEW-3), 0 for never; None: this is none.
             limit: messages in quarantine beyond which it is not kept; None: kept in any case.
+            limit_bytes: of what never reached a task, beyond which it is not kept; None: this is not counted.
             route: where it goes from there by itself.
 
         Raises:
             IllegalTransition: a person gave the message up.
-            QuarantineFull: ``limit`` is reached.
+            QuarantineFull: ``limit`` or ``limit_bytes`` is reached.
             StaleDelivery: it runs elsewhere.
         """
         fingerprint = str(fields.get("fingerprint", ""))
         words: dict[str, Any] = {"mid": mid, "start": start, "cause": cause, "reason": reason, "limit": limit}
+        words["limit_bytes"] = limit_bytes
         reply = self._scripts.call(
             "quarantine",
             {"convictions": self._scripts.keys.convictions(fingerprint)},

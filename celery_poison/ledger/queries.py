@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from celery_poison.basics.numbers import whole
 from celery_poison.causes import Evidence
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
@@ -45,7 +46,7 @@ class _Fleet(Reader):
             pipe.get(self._keys.monitor)
             pipe.get(self._keys.monitor_fence)
             holder, fence = pipe.execute()
-        return holder.decode() if holder else "", int(fence or 0)
+        return holder.decode() if holder else "", whole(fence)
 
     def open_incidents(self) -> dict[str, str]:
         """Return dead workers whose messages are still being put back, with their incident."""
@@ -93,24 +94,24 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         worker=worker,
         node=raw.get("node", worker.partition("/")[0]),
         host=raw.get("host", ""),
-        pid=int(raw.get("pid") or 0),
+        pid=whole(raw.get("pid")),
         pool=raw.get("pool", ""),
-        concurrency=int(raw.get("concurrency") or 0),
+        concurrency=whole(raw.get("concurrency")),
         queues=raw.get("queues", ""),
         paused=raw.get("paused", ""),
         started_at=seconds(raw.get("started_at")),
         last_beat=beat / 1000,
         alive=alive,
         stopping=raw.get("stopping") == "1",
-        unguarded=int(raw.get("unguarded") or 0) + int(raw.get("unpromised") or 0),
-        ledger_errors=int(raw.get("ledger_errors") or 0),
+        unguarded=whole(raw.get("unguarded")) + whole(raw.get("unpromised")),
+        ledger_errors=whole(raw.get("ledger_errors")),
         troubled_at=seconds(raw.get("troubled_at")),
         forgotten_at=seconds(raw.get("forgotten_at")),
-        guarded_tasks=int(raw.get("guarded_tasks") or 0),
+        guarded_tasks=whole(raw.get("guarded_tasks")),
         unguarded_tasks=_names(raw.get("unguarded_tasks", "")),
         observed_tasks=_names(raw.get("observed_tasks", "")),
-        heard_at=(beat - int(raw["quiet_ms"])) / 1000 if raw.get("quiet_ms") else None,
-        room=int(raw.get("room") or raw.get("concurrency") or 0),  # an older version does not write it
+        heard_at=(beat - whole(raw["quiet_ms"])) / 1000 if raw.get("quiet_ms") else None,
+        room=whole(raw.get("room") or raw.get("concurrency")),  # an older version does not write it
         cells=raw.get("cells", ""),
         code_version=raw.get("release", ""),
     )
@@ -118,19 +119,30 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
 
 def _incident(raw: dict[str, str]) -> Incident:
     return Incident(
-        incident=raw["incident"],
-        worker=raw["worker"],
-        cause=raw["cause"],
+        incident=raw.get("incident", ""),
+        worker=raw.get("worker", ""),
+        cause=raw.get("cause", ""),
         how=raw.get("how", ""),
         died_at=seconds(raw.get("died_at")),
         noticed_at=seconds(raw.get("noticed_at")),
         last_beat=seconds(raw.get("last_beat")),
         finished_at=seconds(raw.get("finished_at")),
-        flagged=int(raw.get("flagged") or 0),
-        put_back=int(raw.get("put_back") or 0),
-        returned=json.loads(raw.get("returned") or "{}"),
+        flagged=whole(raw.get("flagged")),
+        put_back=whole(raw.get("put_back")),
+        returned=_returned(raw.get("returned", "")),
         reconnected=raw.get("reconnected") == "1",
         release=raw.get("release", ""),
         queues=raw.get("queues", ""),
         evidence=Evidence.decode(raw.get("evidence", "")),
     )
+
+
+def _returned(text: str) -> dict[str, int]:
+    """Return messages by queue; none where that cannot be read."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {queue: number for queue, number in found.items() if isinstance(number, int)}

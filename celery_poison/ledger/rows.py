@@ -12,6 +12,7 @@ from importlib import resources
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
+from celery_poison.basics.numbers import milliseconds
 from celery_poison.ledger.connection import Namespace, clear_errors
 
 _T = TypeVar("_T")
@@ -73,8 +74,8 @@ def batches(items: Iterator[_T]) -> Iterator[list[_T]]:
 
 
 def as_text(row: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {key.decode(): value.decode("utf-8", "replace") for key, value in row.items()}
+    return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in row.items()}
 
 
 def seconds(text: str | None) -> float | None:
-    return int(text) / 1000 if text else None
+    return milliseconds(text)

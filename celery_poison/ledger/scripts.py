@@ -48,7 +48,10 @@ _SENTENCES: Mapping[Code, tuple[type[PoisonError], str]] = {
     Code.FENCED: (Fenced, "another monitor took over"),
     Code.MISSING: (MessageNotFound, "no such message in quarantine"),
     Code.ILLEGAL: (IllegalTransition, "the message is in state {0}, which does not allow this"),
-    Code.FULL: (QuarantineFull, "quarantine is full: see poison_max_messages and poison_keep_unprocessable"),
+    Code.FULL: (
+        QuarantineFull,
+        "quarantine is full: see poison_max_messages, poison_keep_unprocessable and its _bytes",
+    ),
     Code.BUSY: (DecisionPending, "{0} is deciding about this message at this moment; try again"),
 }
 
@@ -90,7 +93,7 @@ class Script:
 #: Parts that scripts share; each may use those before it.
 _PARTS = (
     *("journal", "groups", "start", "gate", "presence", "parking", "blocks", "counts"),
-    *("lineage", "outbox", "tied"),
+    *("lineage", "outbox", "tied", "sizes"),
 )
 
 

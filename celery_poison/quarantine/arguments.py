@@ -23,12 +23,24 @@ from celery import Celery
 from celery.utils.saferepr import saferepr
 
 from celery_poison.broker.publish import to_bytes
+from celery_poison.headers import FAILURES, OURS
 from celery_poison.model import StoredMessage
 from celery_poison.quarantine.body import BodyBroken, json_of
 
 #: Bytes of a body that is read for this; characters of the line, and of one value in it.
 _BYTES_READ, _LONGEST_LINE, _LONGEST_VALUE = 64 * 1024, 200, 80
 HIDDEN = "(hidden)"
+
+#: Headers and properties that Celery, kombu and this package write, and that hold no arguments.
+_PLAIN = frozenset(
+    (
+        *("lang", "task", "id", "eta", "expires", "group", "group_index", "retries", "timelimit"),
+        *("root_id", "parent_id", "origin", "ignore_result", "replaced_task_nesting", "compression"),
+        *("correlation_id", "reply_to", "delivery_mode", "delivery_info", "priority", "body_encoding"),
+        *("delivery_tag", "content_type", "content_encoding", "timestamp", "message_id"),
+        *(name for name in OURS if name != FAILURES),
+    )
+)
 #: Characters of what Celery's producers send along of either kind of arguments.
 _SENT = 1024
 
@@ -107,6 +119,13 @@ def hidden_in(redact: Redact, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return named values with everything hidden that ``redact`` names, at any depth."""
     patterns = _patterns(redact)
     return {name: _hide(value, patterns, name) for name, value in values.items()}
+
+
+def headers_shown(redact: Redact, headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers, or properties, of a message without what ``redact`` hides of the producer's own."""
+    if redact is not True:
+        return hidden_in(redact, headers)
+    return {name: value if name in _PLAIN else HIDDEN for name, value in headers.items()}
 
 
 def _patterns(redact: Redact) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from celery_poison import causes
+from celery_poison.basics.numbers import DIGITS, is_whole
 from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.quarantine.arguments import fingerprint_of_copy
 from celery_poison.quarantine.decisions import Listener, Outcome, Outcomes, heard, several
@@ -141,15 +142,26 @@ def _check(fields: Mapping[str, str]) -> None:
         if value != word(value) or not (value or name == "task"):
             raise BadExport(f"{name} is empty, longer than 255 characters, or not printable")
     for name in _COUNTS:
-        if fields.get(name) and not fields[name].isdecimal():
-            raise BadExport(f"{name} is no number")
+        if fields.get(name) and not (is_whole(fields[name]) and fields[name].isdecimal()):
+            raise BadExport(f"{name} is no number of at most {DIGITS} digits")
     for name in _JSON:
         if fields.get(name):
             _check_json(name, fields[name])
+    _check_evidence(fields.get("evidence", ""))
+
+
+def _check_evidence(text: str) -> None:
     try:
-        sentence_of(causes.Evidence.decode(fields.get("evidence", "")))
+        evidence = causes.Evidence.decode(text)
+        sentence_of(evidence)
+        stated = json.loads(text or "{}")
     except Exception:
         raise BadExport("evidence is none") from None
+    # What cannot be is left out by those who read it: here its line is refused.
+    read = evidence.as_dict() | {"stack": [*evidence.stack]}
+    for name, value in stated.items():
+        if name in evidence.__dataclass_fields__ and value and read.get(name) != value:
+            raise BadExport("evidence is none")
 
 
 def _check_json(name: str, text: str) -> None:

@@ -56,6 +56,8 @@ class Overview:
         stranded: messages that no worker works on.
         deaf: workers that live and consume nothing, while messages wait for them.
         queues: what each queue has in store; empty where they were not asked for, and nothing has a limit.
+        memory: bytes in this Redis: ``used`` of ``most`` (0: no limit), by ``unprocessable`` and ``parked``
+            messages.
         faults: what is broken, in sentences, the gravest first.
         warnings: these, and what is merely doubtful.
     """
@@ -88,6 +90,7 @@ class Overview:
     stranded: Stranded
     deaf: list[Deaf]
     queues: list[Backlog]
+    memory: dict[str, int]
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 

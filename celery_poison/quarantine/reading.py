@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from celery_poison import causes
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.quarantine.arguments import Redact, headers_shown
 from celery_poison.quarantine.finder import Finder
 from celery_poison.quarantine.journal import Extent, extent, extract, history
 from celery_poison.quarantine.lookup import TYPED, Lookup, one_of
@@ -37,6 +38,7 @@ class Detail(NamedTuple):
         failure: what its attempts raised, if it is kept for that.
         copy: what is known of its changed copy, if a person has made one.
         observe_only: nothing comes of its deaths (``poison_observe_only``).
+        redact: what is not shown of headers and properties (``poison_redact``).
     """
 
     record: MessageRecord
@@ -45,6 +47,17 @@ class Detail(NamedTuple):
     failure: KeptFailure | None = None
     copy: Detail | None = None
     observe_only: bool = False
+    redact: Redact = ()
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """Its headers, as they may be shown."""
+        return headers_shown(self.redact, self.stored.headers) if self.stored else {}
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """Its properties, as they may be shown."""
+        return headers_shown(self.redact, self.stored.properties) if self.stored else {}
 
     @property
     def story(self) -> str:
@@ -63,8 +76,8 @@ class Detail(NamedTuple):
         """Return what ``show --json`` prints, but for the body."""
         shown = {**self.record.as_dict(), "story": self.story, "history": self.history}
         if self.stored is not None:
-            names = ("content_type", "content_encoding", "headers", "properties")
-            shown.update((name, getattr(self.stored, name)) for name in names)
+            shown.update((name, getattr(self.stored, name)) for name in ("content_type", "content_encoding"))
+            shown |= {"headers": self.headers, "properties": self.properties}
         if self.failure is not None:
             shown["failure"] = self.failure.as_dict()
         return shown
@@ -168,8 +181,8 @@ class Reading:
             return Detail(record, entries, None, observe_only=self._store.settings.observe_only)
         raw = self._store.row(record.mid)
         stored = None if "sent_at" in raw else stored_message(raw)
-        copy = self._copy_of(record)
-        return Detail(record, entries, stored, KeptFailure.decode(raw.get("failure")), copy)
+        copy, redact = self._copy_of(record), self._store.settings.redact
+        return Detail(record, entries, stored, KeptFailure.decode(raw.get("failure")), copy, redact=redact)
 
     def _copy_of(self, record: MessageRecord) -> Detail | None:
         """Return what is known of the changed copy of a message, whose task id is the same."""

@@ -17,6 +17,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.fleet_model import WorkerRecord
+from celery_poison.ledger.memory import SHARE
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.owner import check_owner, without_secrets
@@ -32,6 +33,8 @@ from celery_poison.settings import Settings
 _STUCK_NAMED = 3
 #: Seconds after which it is no news any more that Redis came back without what it had.
 OLD_NEWS = 3600
+#: Shares of ``maxmemory``, and of what one kind of messages may take: from there on a fault, and a warning.
+FULL, NEAR = 0.9, 0.8
 
 
 def overview(app: Celery, *, queues: bool = False) -> Overview:
@@ -59,12 +62,15 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         stranded=find_stranded(app),
         deaf=deaf,
         queues=backlogs,
+        memory=ledger.memory.fullness()._asdict(),
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
     unknown = [sentence for panel in seen.panels for sentence in panel.warnings]
     return replace(
-        seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *unknown, *uncounted, *doubts]
+        seen,
+        faults=faults,
+        warnings=[*faults, *_doubts(seen, settings), *unheard, *unknown, *uncounted, *doubts],
     )
 
 
@@ -133,6 +139,11 @@ def _faults(seen: Overview, settings: Settings) -> Iterator[str]:
             f"the fleet gate is closed: {seen.gate.story} in a short time, so that only a death on trial"
             " convicts; it opens by itself, or by `celery poison gate lift`"
         )
+    if (most := seen.memory["most"]) and seen.memory["used"] >= FULL * most:
+        yield (
+            f"Redis is {seen.memory['used'] / most:.0%} full ({mib(seen.memory['used'])} of {mib(most)}): at"
+            " 100% no start is recorded; cure: discard and purge what may go, or raise its maxmemory"
+        )
     yield from _worker_faults(seen)
     for stuck in seen.stranded.oldest[:_STUCK_NAMED]:
         which = f"{stuck.id} of queue {stuck.queue or '?'} since {when(stuck.since)} ({duration(stuck.age)})"
@@ -178,12 +189,27 @@ def _server(client: redis.Redis) -> tuple[list[str], list[str]]:
         return [str(error)], []
 
 
-def _doubts(seen: Overview) -> Iterator[str]:
+def _doubts(seen: Overview, settings: Settings) -> Iterator[str]:
     for dead, incident in seen.open_incidents.items():
         yield f"worker {dead} died and its messages are still being put back (incident {incident})"
     if seen.stranded.unread:
         yield seen.stranded.unread
     yield from filter(None, (each.warning for each in seen.queues))
+    yield from _nearly_full(seen.memory, settings)
+
+
+def _nearly_full(memory: Mapping[str, int], settings: Settings) -> Iterator[str]:
+    bounds = {"unprocessable": settings.keep_unprocessable_bytes, "parked": settings.park_bytes}
+    for kind, limit in bounds.items():
+        most = min(limit, int(SHARE * memory["most"])) if memory["most"] else limit
+        if memory[kind] >= NEAR * most:
+            name = "poison_park_bytes" if kind == "parked" else "poison_keep_unprocessable_bytes"
+            yield f"{kind} messages take {mib(memory[kind])} of the {mib(most)} that they may: see {name}"
+
+
+def mib(size: int) -> str:
+    """Return a number of bytes in MiB."""
+    return f"{size / (1 << 20):,.0f} MiB"
 
 
 def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] | None:

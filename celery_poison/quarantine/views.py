@@ -8,13 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
 from typing import Any
 
+from celery_poison.basics.numbers import is_whole, whole
 from celery_poison.basics.text import when
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import Incident
+from celery_poison.ledger.messages_read import parking_of
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.rows import Row, as_text, batches, seconds
-from celery_poison.model import READERS, MessageRecord, Parked, ParkingState, Phase, Record, Start
+from celery_poison.model import READERS, MessageRecord, ParkingState, Phase, Record, Start
 from celery_poison.quarantine.groups import INDEX_PAGE, Index, index_of
 from celery_poison.quarantine.journal import entry
 from celery_poison.states import State
@@ -154,7 +156,7 @@ class Views(Queries):
         """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
         for ids in batches(self._flagged()):
             lineages = [row for row in self._lineages(ids) if row]
-            places = self._places([lineage["mid"] for lineage in lineages])
+            places = self._places([lineage.get("mid", "") for lineage in lineages])
             for lineage, (state, place) in zip(lineages, places, strict=True):
                 yield MessageRecord.from_hash({**lineage, "reason": place}, state)
 
@@ -171,7 +173,7 @@ class Views(Queries):
         parked = dict(self._fields(self._keys.parked, mids))
         for mid, start in zip(mids, self.starts(mids), strict=True):
             state = State.DLNG if start is not None and start.phase == Phase.RUNNING else State.TBDL
-            parking = Parked.decode(raw) if (raw := parked[mid]) else None
+            parking = parking_of(parked[mid])
             if start is not None and state is State.DLNG:
                 how = "on trial" if start.alone else "running"
                 yield state, f"{how} on {start.worker} since {when(start.at_ms / 1000)}"
@@ -223,7 +225,7 @@ class Views(Queries):
             if not raw:
                 return None
             fields = as_text(raw)
-            return MessageRecord.from_hash(fields, self._live_states([fields["mid"]])[0])
+            return MessageRecord.from_hash(fields, self._live_states([fields.get("mid", "")])[0])
 
     def _live_states(self, mids: list[str]) -> list[State]:
         running = (start is not None and start.phase == Phase.RUNNING for start in self.starts(mids))
@@ -289,8 +291,8 @@ class Views(Queries):
             closed=until is not None and until > now,
             closed_at=seconds(gate.get("closed_at")),
             until=until,
-            deaths=int(gate.get("deaths") or 0),
-            fleet=int(gate.get("fleet") or 0),
+            deaths=whole(gate.get("deaths")),
+            fleet=whole(gate.get("fleet")),
             lifted_at=seconds(gate.get("lifted_at")),
             lifted_by=gate.get("lifted_by", ""),
         )
@@ -318,7 +320,7 @@ class Views(Queries):
         """Return the totals since the ledger began, as docs/keys.md names them."""
         with clear_errors("reading the totals"):
             raw: Any = self._client.hgetall(self._keys.counts)
-        return {name.decode("utf-8", "replace"): int(number) for name, number in raw.items()}
+        return {name.decode("utf-8", "replace"): whole(number) for name, number in raw.items()}
 
     def deaths_by_day(self) -> dict[tuple[int, str], int]:
         """Return how often messages of a task died on a day, of the last fourteen.
@@ -328,8 +330,10 @@ class Views(Queries):
         """
         with clear_errors("reading the deaths by day"):
             raw: Any = self._client.hgetall(self._keys.deaths_by_day)
-        deaths = {name.decode("utf-8", "replace").partition(" "): int(number) for name, number in raw.items()}
-        return {(int(day), task): number for (day, _, task), number in deaths.items() if day.isdecimal()}
+        deaths = {
+            name.decode("utf-8", "replace").partition(" "): whole(number) for name, number in raw.items()
+        }
+        return {(whole(day), task): number for (day, _, task), number in deaths.items() if is_whole(day)}
 
     def neighbours(self) -> list[str]:
         """Return the namespaces in this Redis, as far as a short search finds them; [] if refused."""
@@ -347,7 +351,7 @@ class Views(Queries):
         """Return how many messages would have been quarantined, by cause (``poison_observe_only``)."""
         with clear_errors("reading what was observed"):
             raw: Any = self._client.hgetall(self._keys.would)
-        return {cause.decode("utf-8", "replace"): int(number) for cause, number in sorted(raw.items())}
+        return {cause.decode("utf-8", "replace"): whole(number) for cause, number in sorted(raw.items())}
 
     def journal(self, *, id: str = "", count: int = 1000) -> list[dict[str, str]]:
         """Return the newest journal entries, oldest first; only those of task ``id`` if given."""

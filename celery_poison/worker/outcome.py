@@ -21,7 +21,7 @@ from celery_poison.basics.text import clean
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict, not_rerun, stays_away
-from celery_poison.errors import StaleDelivery
+from celery_poison.errors import LedgerFull, StaleDelivery
 from celery_poison.headers import known_as
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
@@ -29,6 +29,7 @@ from celery_poison.model import NO_HISTORY, Limits, Start
 from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.rules.failures import Failure
 from celery_poison.upstream.results import StoredResults
+from celery_poison.worker.full import ask_again, most_parked
 from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight
 from celery_poison.worker.lease import Lease, rejoins_before
@@ -212,7 +213,11 @@ class Outcomes:
         request, effect = case.request, getattr(case.error, "effect", "")
         parcel = pack(original(request.message))
         try:
-            self.site.ledger.parking.await_effect(request.mid, case.start, effect, parcel)
+            self.site.ledger.parking.await_effect(
+                request.mid, case.start, effect, parcel, most_parked(self.site)
+            )
+        except LedgerFull as error:
+            raise ask_again(error) from error
         except StaleDelivery:
             return self._tell(case, request.put_back_now)
         why = "its idempotency key" if case.error is not None else "a free cell"

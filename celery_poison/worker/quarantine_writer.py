@@ -207,6 +207,7 @@ class QuarantineWriter:
             reason=reason,
             fields={**fields, "unprocessable": start.token},
             limit=self._room.most(cause, limit),
+            limit_bytes=self.site.ledger.memory.at_most(self.site.settings.keep_unprocessable_bytes),
             known=self._known_of(message, start.task),
         )
         if type(release) is int:  # its operator may not have said yet that it was published

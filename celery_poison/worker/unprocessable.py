@@ -7,6 +7,7 @@ backend, events, signals. Only its rejection of the message becomes an acknowled
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from traceback import walk_tb
@@ -24,7 +25,7 @@ from celery_poison import causes
 from celery_poison.basics.calling import tell
 from celery_poison.basics.text import clean
 from celery_poison.broker.sealed import ITEM, Sealed
-from celery_poison.errors import LedgerUnavailable
+from celery_poison.errors import LedgerUnavailable, QuarantineFull
 from celery_poison.model import Phase, Start
 from celery_poison.quarantine.stored_message import Identity, identity_of, word
 from celery_poison.upstream.requests import GARBAGE
@@ -64,9 +65,34 @@ class _Case:
         what = causes.describe(self.cause)
         if self.cause == causes.UNKNOWN_TASK:
             return f"{what}: {clean(self.identity.task)}"
-        error = self.error
-        told = f": {type(error).__name__}: {error}" if error is not None else ""
-        return clean(f"{what}{told}")[:_LENGTH]
+        packed = self.message.headers.get("compression") if self.cause == causes.UNDECODABLE else None
+        how = "" if packed is None else f", compressed ({str(packed)[:40]})"
+        return clean(f"{what}{_described(self.error)}{how}")[:_LENGTH]
+
+
+class _Unfit(InvalidTaskError):
+    """A sentence of our own, with nothing of the message in it."""
+
+
+def _described(error: BaseException | None) -> str:
+    """Return what a reason tells of an error: its class, since its text may quote the body.
+
+    Reasons stand in the journal and in lists, where ``poison_redact`` hides nothing.
+    """
+    if error is None:
+        return ""
+    if isinstance(error, _Unfit):
+        return f": {error}"
+    behind = error.__cause__ or error.__context__
+    told = error if isinstance(error, DecodeError) and behind is None else behind or error
+    return f": {type(told).__name__}"
+
+
+def _form(value: object) -> str:
+    """Return type and length of a value, and nothing of what it holds."""
+    with suppress(TypeError):
+        return f"{type(value).__name__} of length {len(value)}"  # type: ignore[arg-type]
+    return type(value).__name__
 
 
 @dataclass(eq=False, repr=False)
@@ -235,9 +261,9 @@ class Unprocessable:
         except (TypeError, ValueError):
             return None  # Celery finds that, and says so
         if not isinstance(kwargs, Mapping):
-            return InvalidTaskError(f"the keyword arguments are no mapping: {kwargs!r:.50}")
+            return _Unfit(f"the keyword arguments are no mapping: {_form(kwargs)}")
         if embed and not isinstance(embed, Mapping):
-            return InvalidTaskError(f"the options are no mapping: {embed!r:.50}")
+            return _Unfit(f"the options are no mapping: {_form(embed)}")
         return None
 
     def _refuse(self, message: Any, error: Exception) -> None:
@@ -302,6 +328,8 @@ class Unprocessable:
             if case.cause == causes.UNKNOWN_TASK:
                 about = case.message, case.identity, case.start.queue, case.reason
                 tell(self.site.extensions.unknown_task, self.site.complain, *about)
+        except QuarantineFull as error:  # as plain Celery: that is no fault of the ledger's
+            logger.warning("celery_poison: a message is not kept, %s: %s", error, case.reason)
         except LedgerUnavailable:
             raise  # it stays with the broker until the ledger is back
         except Exception as error:
@@ -329,9 +357,9 @@ def _fault_of(headers: Any) -> InvalidTaskError | None:
     """Return what Celery trips over in its own loop, long after it has taken the message."""
     limits, shadow = headers.get("timelimit"), headers.get("shadow")
     if limits and not _are_limits(limits):
-        return InvalidTaskError(f"invalid timelimit value {limits!r:.50}")
+        return _Unfit(f"invalid timelimit: {_form(limits)}")
     if isinstance(shadow, (list, dict)):  # it counts tasks by their names
-        return InvalidTaskError(f"invalid shadow value {shadow!r:.50}")
+        return _Unfit(f"invalid shadow: {_form(shadow)}")
     return None
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from celery_poison.basics.parts import Asked, Hold, Turn
 from celery_poison.decide import Action, Verdict
-from celery_poison.errors import LedgerUnavailable
+from celery_poison.errors import LedgerFull, LedgerUnavailable
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import Start
 from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.sandbox.pool import Cells
+from celery_poison.worker.full import ask_again, most_parked
 from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.receive import Delivery
 from celery_poison.worker.site import Site
@@ -89,8 +90,11 @@ class Waiting:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
         stored, park = pack(original(delivery.message)), self.site.ledger.parking.park
         try:
-            if not park(delivery.mid, seen, start, number=delivery.park, parcel=stored):
+            words = {"number": delivery.park, "limit_bytes": most_parked(self.site)}
+            if not park(delivery.mid, seen, start, parcel=stored, **words):
                 raise Retry(0.0 if delivery.is_unique else PATIENCE)
+        except LedgerFull as error:  # it stays with the broker, whose it is until then
+            raise ask_again(error) from error
         except LedgerUnavailable as error:  # it stays in memory: letting it in would run it twice
             self.site.complain(error)
             raise Retry(PATIENCE) from error

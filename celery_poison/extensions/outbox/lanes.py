@@ -276,7 +276,7 @@ class Lanes:
     def all(self) -> list[LaneRecord]:
         """Return how every lane stands in which something waits, or that is blocked."""
         with clear_errors("reading the outbox"):
-            pipe = self._ledger.client.pipeline()
+            pipe = self._ledger.client.pipeline(transaction=False)
             pipe.zrange(self._keys.outbox_due, 0, -1, withscores=True)
             pipe.hgetall(self._keys.outbox_lanes)
             pipe.hgetall(self._keys.outbox_blocked)
@@ -285,10 +285,10 @@ class Lanes:
             for name, _ in due:
                 pipe.zcard(self._keys.lane(name.decode()))
             counts = pipe.execute()
-        reasons = {name.decode(): json.loads(text) for name, text in blocked.items()}
+        reasons = {name.decode("utf-8", "replace"): _object(text) for name, text in blocked.items()}
         ends = {name.decode(): at / 1000 - seconds - micros / 1e6 for name, at in due}
         waiting = {name.decode(): count for (name, _), count in zip(due, counts, strict=True)}
-        named = {name: json.loads(text) for name, text in states.items()}
+        named = {name: _object(text) for name, text in states.items()}
         records = []
         for name in sorted({*ends, *reasons}):
             lane, state, due_in = Lane.read(name), named.get(name.encode(), {}), ends.get(name)
@@ -297,7 +297,7 @@ class Lanes:
                 LaneRecord(
                     **asdict(lane),
                     waiting=waiting.get(name, 0),
-                    tries=int(state.get("tries", 0)),
+                    tries=state["tries"] if isinstance(state.get("tries"), int) else 0,
                     cause=str(state.get("cause", "")),
                     due_in=None if why or due_in is None else max(0.0, due_in),
                     blocked=why,
@@ -327,3 +327,12 @@ class Lanes:
         """Return whether a message is stored, within ``seconds``, that no relay looks at yet."""
         with clear_errors("waiting for the outbox"):
             return bool(self._ledger.client.blpop([self._keys.outbox_wake], timeout=seconds))
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """Return what a field says; nothing where somebody else has written it."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

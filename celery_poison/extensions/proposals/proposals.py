@@ -51,7 +51,7 @@ class Proposals:
     def refused_items(self) -> set[str]:
         """Return the items that a person said no to, and that are not to be proposed again yet."""
         with clear_errors("reading what the pipeline may not propose"):
-            pipe = self._ledger.client.pipeline()
+            pipe = self._ledger.client.pipeline(transaction=False)
             pipe.hget(self._ledger.keys.published, "refused")
             pipe.time()
             raw, (seconds, _) = pipe.execute()

@@ -13,6 +13,14 @@ local function is_unique(mid)
   return string.sub(mid, 1, 1) ~= '~'
 end
 
+-- Whether what is parked may take so many bytes more: as Redis estimates them, so that nothing is to be kept in step.
+-- An ACL user that may not ask has no limit.
+local function has_room(parcels, more, limit)
+  if limit == '' then return true end
+  local used = redis.pcall('MEMORY', 'USAGE', parcels, 'SAMPLES', 100)
+  return type(used) ~= 'number' or used + more <= tonumber(limit)
+end
+
 local function parking_text(state, number, start)
   return cjson.encode({state, number, start.fields})
 end

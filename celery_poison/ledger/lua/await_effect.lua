@@ -11,11 +11,13 @@
 -- ARGV[3] start
 -- ARGV[4] effect  the key of the start that has the effect; '' when that could not be asked, and for a suspect
 -- ARGV[5] parcel  the original message
--- RETURNS OK | STALE (the message has a newer start, or none)
+-- ARGV[6] limit_bytes  of what is parked; '' for none
+-- RETURNS OK | HELD (there is no room) | STALE (the message has a newer start, or none)
 -- JOURNALS parked
 local e = start_of(ARGV[3])
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 if not current or current.token ~= e.token then return {'STALE'} end
+if not has_room(KEYS[4], #ARGV[5], ARGV[6]) then return {'HELD'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], e.token)
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(parking_of(KEYS[3], ARGV[2])), e))

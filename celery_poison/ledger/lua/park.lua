@@ -10,7 +10,8 @@
 -- ARGV[4] start   of the copy
 -- ARGV[5] number  of the parking that published this copy, 0 for none
 -- ARGV[6] parcel  the original message
--- RETURNS OK | KEPT (a copy is parked already, one is enough) | CONFLICT (look again, or that one is no copy)
+-- ARGV[7] limit_bytes  of what is parked; '' for none
+-- RETURNS OK | KEPT (a copy is parked already, one is enough) | HELD (there is no room) | CONFLICT (look again, or that one is no copy)
 -- JOURNALS parked
 local raw = redis.call('HGET', KEYS[1], ARGV[2]) or ''
 if raw ~= ARGV[3] then return {'CONFLICT'} end
@@ -21,6 +22,7 @@ if p and number > 0 and number < p.number then return {'CONFLICT'} end
 -- The copy that was just published came back before that was noted: under a new number, it is none any more.
 local is_back = p and p.state == 'waiting' and number == p.number
 if p and p.state == 'waiting' and not is_back then return {is_unique(ARGV[2]) and 'KEPT' or 'CONFLICT'} end
+if not has_room(KEYS[4], #ARGV[6], ARGV[7]) then return {'HELD'} end
 local e = start_of(ARGV[4])
 local why = e.alone ~= 0 and 'for its trial' or 'its task is paused'
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(p), e))

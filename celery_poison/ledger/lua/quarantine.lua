@@ -15,6 +15,7 @@
 -- KEYS[14] outgoing  zset
 -- KEYS[15] groups    prefix
 -- KEYS[16] wanted    hash
+-- KEYS[17] unprocessable string
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the delivery that hands the message over
@@ -27,7 +28,8 @@
 -- ARGV[10] limit     messages in quarantine beyond which it is not kept; '' for none
 -- ARGV[11] destination  the queue that it goes to from here; '' for none
 -- ARGV[12] retry_ms  after which it goes back to its own queue; '' for never
--- ARGV[13] fields    field, value, ... of the original message, from here on
+-- ARGV[13] limit_bytes  of what never reached a task, beyond which it is not kept; '' for what is not counted
+-- ARGV[14] fields    field, value, ... of the original message, from here on
 -- RETURNS OK | KEPT (it is there already) | ILLEGAL, state (it was given up) | STALE (it runs elsewhere) |
 --   FULL (there is no room for it)
 -- JOURNALS quarantined, duplicate (for a parked copy: the one in quarantine is the one truth), blocked
@@ -38,6 +40,12 @@ if state then return {'ILLEGAL', state} end
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 if current and current.token ~= e.token then return {'STALE'} end
 if ARGV[10] ~= '' and redis.call('ZCARD', KEYS[6]) >= tonumber(ARGV[10]) then return {'FULL'} end
+-- Nothing is written before that: a script which has written anything writes on in a Redis that is full.
+local size = 0
+if ARGV[13] ~= '' then
+  size = size_of(ARGV, 14)
+  if tonumber(redis.call('GET', KEYS[17]) or 0) + size > tonumber(ARGV[13]) then return {'FULL'} end
+end
 local line, now = hash(KEYS[3]), now_ms()
 local known = add_known({}, ARGV[9])
 local evidence = known.evidence or line.evidence or ''
@@ -57,7 +65,11 @@ redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e.id, 'mid', ARGV[2], 'task',
   'incident', line.incident or '', 'first_seen', line.first_seen or now, 'last_seen', now,
   'quarantined_at', now, 'payload_bytes', e.payload_bytes,
   'pid', line.pid or '', 'runtime_ms', line.runtime_ms or '', 'evidence', evidence)
-redis.call('HSET', KEYS[5], unpack(ARGV, 13))
+redis.call('HSET', KEYS[5], unpack(ARGV, 14))
+if size > 0 then
+  redis.call('HSET', KEYS[5], 'counted', size)
+  redis.call('INCRBY', KEYS[17], size)
+end
 -- A person's schedule goes before the time that a setting gives.
 local pause, left = ARGV[12], tonumber(line.releases_left or 0)
 local not_rerun = redis.call('HGET', KEYS[5], 'not_rerun') == '1'

@@ -19,6 +19,8 @@ if m[2] and now - tonumber(m[3]) < tonumber(ARGV[4]) then return {'BUSY', m[2]} 
 local leaving = ({release = '0', send = '0', retry = '1', again = '2', keep = '3'})[ARGV[1]]
 -- Another number would make the copy in its destination void, which is the only one.
 if m[4] and (leaving or ARGV[1] == 'edit') then return {'ILLEGAL', 'NDLV, sent to the queue ' .. m[5]} end
+-- A deletion first: then a Redis that is full lets the rest through, which makes room at last.
+if ARGV[1] == 'discard' or ARGV[1] == 'fail' then redis.call('HDEL', KEYS[1], 'deciding') end
 local number = redis.call('HINCRBY', KEYS[1], 'decisions', 1)
 local told = leaving and {'release', number, 'retried', leaving} or {}
 redis.call('HSET', KEYS[1], 'deciding', ARGV[2], 'deciding_at', now, 'deciding_note', ARGV[3], unpack(told))

@@ -24,7 +24,7 @@ redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at', 'deciding_note')
 -- No person has decided about the copy, no release of it was published, and it does not leave by itself.
 redis.call('HSET', KEYS[2], unpack(redis.call('HGETALL', KEYS[1])))
 redis.call('HDEL', KEYS[2], 'decisions', 'release', 'edited_to', 'destination', 'retry_at',
-  'releases_left', 'release_pause_ms', 'actor', 'note')
+  'releases_left', 'release_pause_ms', 'actor', 'note', 'counted')
 redis.call('HSET', KEYS[2], 'mid', ARGV[3], 'quarantined_at', now, 'last_seen', now)
 redis.call('HSET', KEYS[2], unpack(ARGV, 7))
 redis.call('HSET', KEYS[1], 'state', 'FAIL', 'resolution', 'edited', 'actor', ARGV[4], 'note', ARGV[5],

@@ -17,9 +17,10 @@ if not m.state then return {'MISSING'} end
 if m.state ~= 'NDLV' then return {'ILLEGAL', m.state} end
 if ARGV[6] ~= '0' and m.decisions ~= ARGV[6] then return {'STALE'} end
 local now = now_ms()
+-- First of all, so that a Redis which is full lets the rest through.
+redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at', 'deciding_note')
 redis.call('HSET', KEYS[1], 'state', 'FAIL', 'resolution', ARGV[3], 'actor', ARGV[4], 'note', ARGV[5],
   'last_seen', now)
-redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at', 'deciding_note')
 redis.call('ZREM', KEYS[2], ARGV[2])
 leave_groups(KEYS[5], KEYS[1], ARGV[2])
 redis.call('ZADD', KEYS[3], now, ARGV[2])

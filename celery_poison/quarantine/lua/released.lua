@@ -7,6 +7,7 @@
 -- KEYS[5] journal    stream
 -- KEYS[6] outgoing   zset
 -- KEYS[7] groups     prefix
+-- KEYS[8] unprocessable string
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] release    number of the release that was published
@@ -28,6 +29,7 @@ end
 -- A record of an older version may lack a field; the copy is published, so nothing may fail here.
 for i = 1, 17 do m[i] = m[i] or '' end
 if ARGV[6] ~= '' then m[5] = ARGV[6] end
+local counted = redis.call('HGET', KEYS[1], 'counted')
 local now, id, suspected = now_ms(), m[3], not m[19]
 local flag = suspected and '1' or '0'
 -- Where no person decided, one more failure is enough: it has had its share of them.
@@ -52,6 +54,7 @@ end
 if suspected then redis.call('ZADD', KEYS[4], now, id) else redis.call('EXPIRE', KEYS[3], 604800) end
 leave_groups(KEYS[7], KEYS[1], ARGV[2])
 redis.call('DEL', KEYS[1])
+uncount(KEYS[8], counted)
 redis.call('ZREM', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[6], ARGV[2])
 journal(KEYS[5], ARGV[1], {event = 'released', id = id, mid = ARGV[2], task = m[4], queue = m[5],
