@@ -18,6 +18,7 @@ from celery.utils.log import get_logger
 from kombu.serialization import loads, prepare_accept_content
 
 from celery_poison.basics.calling import tell
+from celery_poison.basics.text import clean
 from celery_poison.errors import GivenUp
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
@@ -25,6 +26,7 @@ from celery_poison.quarantine.body import unpacked
 from celery_poison.quarantine.failing import FAILED, context_of
 from celery_poison.quarantine.stored_message import stored_message
 from celery_poison.quarantine.views import Views
+from celery_poison.states import State
 from celery_poison.task import PoisonTask
 
 logger = get_logger("celery_poison")
@@ -51,6 +53,11 @@ def _call_hooks_of(app: Celery, mid: str, sentence: str) -> None:
         ledger.client.close()
     if not raw or record is None:
         logger.error("celery_poison: message %s was purged: its on_failure is not called", mid)
+        return
+    # While a person fails it, it is reserved; whoever else knows its mid can send the task that calls this.
+    is_failed = record.state == State.FAIL and record.resolution == "failed"
+    if not is_failed and "deciding" not in raw:
+        logger.error("celery_poison: nobody has failed message %s: its on_failure is not called", clean(mid))
         return
     call_hooks(app, record, raw, GivenUp(sentence))
 

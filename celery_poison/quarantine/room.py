@@ -13,6 +13,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
 from celery_poison.basics.calling import within
+from celery_poison.basics.text import clean
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.extension import Extensions
 from celery_poison.ledger import Ledger
@@ -81,7 +82,9 @@ class Room:
                 about = self._ledger, record, self._queries.message, note
                 with within(hook(*about) for hook in self._extensions.discarding):
                     decisions_of(self._ledger).give_up(mid, Event.DISCARDED, ACTOR, note, number)
-                logger.warning("celery_poison: Task %s[%s] was discarded: %s", record.task, record.id, note)
+                logger.warning(
+                    "celery_poison: Task %s[%s] was discarded: %s", clean(record.task), clean(record.id), note
+                )
 
 
 class Filling:

@@ -147,7 +147,9 @@ class Outcomes:
         if verdict is not None:
             # At once: its queue may have no consumer soon (WAS-7).
             reason = verdict.reason + _raised_last(case, verdict.cause)
-            self._keep(case, verdict.cause, reason, proves_nothing=verdict.not_rerun)
+            # Whoever sends a message chooses that limit, and would have others blocked for it.
+            own = case.what.cause == causes.TIME_LIMIT and case.request.brought_its_limit
+            self._keep(case, verdict.cause, reason, proves_nothing=verdict.not_rerun or own)
         elif case.what.settlement is Settlement.ROLL_BACK:
             grown = pause_before(recorded.history.failures, self.site.settings.rollback_pause)
             self._put_back_after(case, getattr(case.error, "countdown", 0.0) or grown)

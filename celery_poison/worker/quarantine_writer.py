@@ -101,7 +101,9 @@ class QuarantineWriter:
         except IllegalTransition:
             return None  # a person gave this message up: one more copy of it adds nothing
         except QuarantineFull as error:
-            logger.warning("celery_poison: Task %s[%s] is not kept: %s", start.task, start.id, error)
+            logger.warning(
+                "celery_poison: Task %s[%s] is not kept: %s", clean(start.task), clean(start.id), error
+            )
             return None
         except LedgerUnavailable as error:
             if not self._spools(Spooled(mid, start, words), error):
@@ -251,7 +253,7 @@ class QuarantineWriter:
         new = self.site.ledger.quarantine.observe(mid, start, cause=cause, reason=reason, known=fields)
         if new or has_died:
             said = "celery_poison: Task %s[%s] would be quarantined: %s"
-            logger.warning(said, start.task, start.id, reason)
+            logger.warning(said, clean(start.task), clean(start.id), clean(reason))
 
     def journal_fields(self, message: Any, task: str, evidence: Evidence = NO_EVIDENCE) -> Known:
         """Return what the journal tells about a message of this worker beside its start."""

@@ -151,6 +151,13 @@ class GuardedRequest(SentRequest):
             return True
         return what.holds
 
+    @property
+    def brought_its_limit(self) -> bool:
+        """Whether its message brought a hard time limit below that of its task."""
+        own, task = self.time_limits[0], self._task
+        usual = task.time_limit or task.app.conf.task_time_limit
+        return bool(own) and not (usual and own >= usual)
+
     def _examine(self, error: BaseException) -> tuple[Run, Evidence]:
         """Return what is known of a run that ended with ``error``, and of its death."""
         end, cause = read_end(error)

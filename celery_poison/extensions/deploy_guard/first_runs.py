@@ -11,7 +11,7 @@ from enum import Enum
 
 from celery_poison.basics.parts import Turn
 
-#: Deaths of different messages that pause a task.
+#: Deaths of messages with different fingerprints that pause a task.
 DEATHS = 2
 #: Milliseconds that a run may take from its turn to its start on record.
 GRACE = 5_000
@@ -45,7 +45,7 @@ class FirstRuns:
     Attributes:
         began: ms since 1970 by Redis' clock, when the first of them had its turn.
         alive: how many ended alive since the last death.
-        dead: tokens of those that died.
+        dead: of those that died, one of each fingerprint: the token, and that.
         mid, token: of the run whose turn it is; empty: no run has it.
         since: when it had its turn, in ms.
     """
@@ -102,21 +102,25 @@ def begun(runs: FirstRuns, mid: str, token: str, now: int) -> FirstRuns:
     return replace(runs, began=runs.began or now, mid=mid, token=token, since=now)
 
 
-def ended(runs: FirstRuns, token: str, outcome: Outcome, needed: int) -> FirstRuns:
+def ended(runs: FirstRuns, token: str, outcome: Outcome, needed: int, fingerprint: str = "") -> FirstRuns:
     """Return what follows from the end of a run that had its turn; a second call with it changes nothing.
 
     A death counts even if another has the turn by now: its start was off the record for a moment.
 
     Args:
         needed: how many must end alive in a row.
+        fingerprint: of its message: the same poison sent twice is one; empty: it is not known.
     """
-    if runs.over is not Over.NOT or token in runs.dead:
+    if runs.over is not Over.NOT or token in (name.partition(" ")[0] for name in runs.dead):
         return runs
     has_turn = runs.token == token
     free = replace(runs, mid="", token="", since=0) if has_turn else runs
     if outcome is Outcome.DIED:
+        if fingerprint and fingerprint in (name.partition(" ")[2] for name in runs.dead):
+            return replace(free, alive=0)
         over = Over.DEATHS if len(runs.dead) + 1 >= DEATHS else Over.NOT
-        return replace(free, alive=0, dead=(*runs.dead, token), over=over)
+        dead = f"{token} {fingerprint}" if fingerprint else token
+        return replace(free, alive=0, dead=(*runs.dead, dead), over=over)
     if outcome is Outcome.ALIVE and has_turn:
         over = Over.WELL if runs.alive + 1 >= needed else Over.NOT
         return replace(free, alive=runs.alive + 1, over=over)

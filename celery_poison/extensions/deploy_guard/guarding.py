@@ -20,7 +20,9 @@ from celery_poison.decide import End, Run
 from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Outcome, Over, begun, ended, turn_of
 from celery_poison.extensions.deploy_guard.record import Record, Seen
+from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.pauses import Paused
+from celery_poison.quarantine.arguments import fingerprint_of
 from celery_poison.quarantine.evidence import place_in
 from celery_poison.rules.pauses import Pause, Scope
 from celery_poison.worker.site import Site
@@ -133,13 +135,31 @@ class Guarding(Hold):
         task = self._tasks.pop(request.poison_token, None) if self._tasks else None
         if task is not None:
             death = self._deaths.pop(request.poison_token, None)
-            self._site.background.do(partial(self._tell, task, request.poison_token, end, death))
+            message = request.message if death else None
+            self._site.background.do(partial(self._tell, task, request.poison_token, end, death, message))
 
-    def _tell(self, task: str, token: str, end: End, death: tuple[str, str] | None) -> None:
+    def _fingerprint_of(self, task: str, message: Any) -> str:
+        """Return the fingerprint of a message that died; empty where it is not known."""
+        with suppress(Exception):
+            return fingerprint_of(message, task, self._site.recorder.secret)
+        return ""
+
+    def _is_known_poison(self, fingerprint: str) -> bool:
+        """Whether such a message was convicted before: its death says nothing about this version."""
+        ledger = self._site.ledger
+        with clear_errors("asking for convictions"):
+            return bool(fingerprint and ledger.client.exists(ledger.keys.convictions(fingerprint)))
+
+    def _tell(
+        self, task: str, token: str, end: End, death: tuple[str, str] | None, message: Any = None
+    ) -> None:
+        fingerprint = self._fingerprint_of(task, message) if message is not None else ""
+        if death and self._is_known_poison(fingerprint):
+            death = None
         seen = self._record.look(task)
         is_alive = bool(end.outcome) and end not in (End.WAITS, End.NOT_REACHED)
         outcome = Outcome.DIED if death else Outcome.ALIVE if is_alive else Outcome.UNKNOWN
-        runs = ended(seen.runs, token, outcome, self._needed)
+        runs = ended(seen.runs, token, outcome, self._needed, fingerprint)
         if runs is seen.runs:
             return
         cause, note = death or ("", "")

@@ -95,6 +95,11 @@ class Endpoints:
         """A run has ended (on the event loop, or in a thread of the pool)."""
         if not self._is_on or not queue:
             return
+        if end is End.RAISED and not _fits(request):
+            end = End.REJECTED  # the fault of the message: it says nothing about the queue
+        self._judge(queue, request, end)
+
+    def _judge(self, queue: str, request: Any, end: End) -> None:
         with self._lock:
             before = self._states.get(queue, FRESH)
             probe = self._probes.get(queue) is request
@@ -296,3 +301,14 @@ def _put_back() -> None:
     guarded.sort(key=lambda request: number_of(f"-{request.message.delivery_tag}"), reverse=True)
     for request in guarded:
         request.put_back_if_paused()
+
+
+def _fits(request: Any) -> bool:
+    """Whether the arguments of a request fit the signature of its task, as far as that is known."""
+    try:
+        request.task.__header__(*request.args, **request.kwargs)
+    except TypeError:
+        return False
+    except Exception:
+        return True
+    return True

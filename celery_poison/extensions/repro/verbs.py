@@ -15,6 +15,7 @@ from celery_poison.errors import IllegalTransition
 from celery_poison.extensions.repro.shrinking import Spent, shrink
 from celery_poison.extensions.repro.writing import Call, Repro, call_of, repro_of
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.private_files import open_private
 
 
 @verb(
@@ -75,7 +76,7 @@ def _write(made: Repro, output: Path | None) -> Path | None:
         return None
     path = output / made.name
     try:
-        with path.open("x", encoding="ascii") as file:
+        with open(path, "x", encoding="ascii", opener=open_private) as file:
             file.write(made.text)
     except FileExistsError:
         raise IllegalTransition(f"{path} is there already: remove it, or choose another -o") from None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from celery import Celery
 from celery.utils.log import get_logger
 
+from celery_poison.basics.text import clean
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import (
     DecisionPending,
@@ -24,6 +25,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
+from celery_poison.policy import Policy
 from celery_poison.quarantine.failed import call_hooks
 from celery_poison.quarantine.failing import ResultRefused, call_in_worker, store_failure
 from celery_poison.quarantine.transitions import decisions_of
@@ -70,6 +72,10 @@ def tell_caller(app: Celery, mid: str) -> None:
         queries = Queries(ledger)
         record, kept = queries.record(mid), queries.message(mid)
         if record is None or not kept or record.state != State.NDLV or record.told:
+            return
+        policy = Policy.of(app.tasks.get(record.task), plugin_of(app).settings)
+        if policy.tell != "conviction":  # whoever knows a mid can send the task that calls this
+            logger.error("celery_poison: the caller of %s waits for a person's decision", clean(record.id))
             return
         try:
             number = decisions_of(ledger).decide(mid, "tell", ACTOR)
