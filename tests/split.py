@@ -37,8 +37,7 @@ def listed() -> list[str]:
 def take_whole_what_is_named(config: pytest.Config) -> None:
     """Leave nothing out for its time where the caller has named tests."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.keyword
-    # A process of xdist is handed the expression, and paths in any case.
-    if named and config.option.markexpr == FIRST and not hasattr(config, "workerinput"):
+    if named and config.option.markexpr == FIRST:  # each process of xdist reads the same words
         config.option.markexpr = ALL
 
 
