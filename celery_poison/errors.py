@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 
 class PoisonError(Exception):
     """Base class of all errors raised by celery_poison."""
@@ -31,11 +34,40 @@ class MessageNotFound(PoisonError):
     """No message with this id or mid is known to the ledger."""
 
 
+class _ByName:
+    """Is pickled as the name of a class: who cannot import it gets a stand-in, as of JSON."""
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self._kind = kind
+
+    def __call__(self, *args: Any) -> Exception:
+        return self._kind(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = self._kind.__name__, self._kind.__module__
+        find = import_module("kombu.utils.imports").symbol_by_name
+        return find, (":".join(reversed(names)), None, None, None, ".", _StandIn(*names))
+
+
+class _StandIn:
+    """Is pickled as what Celery makes of an exception's class that it does not know."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its name, which is what a pickle holds: the ledger, which imports this, knows nothing of Celery.
+        return import_module("celery.utils.serialization").create_exception_cls, self._names
+
+
 class GivenUp(PoisonError):
     """A person gave the message up: ``AsyncResult.get()`` raises this (SAP-7).
 
-    A client that does not import celery_poison gets Celery's stand-in of the same name and text.
+    A client that does not have celery_poison gets Celery's stand-in of the same name and text.
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ByName(type(self)), self.args
 
 
 class Quarantined(GivenUp):

@@ -30,6 +30,9 @@ T = TypeVar("T", bound=Callable[..., Any])
 logger = get_logger("celery_poison")
 
 _MARK = "__poison__"
+#: Celery's own tasks that call others in the same process, and where requests find which those are.
+CARRIERS = ("celery.map", "celery.starmap", "celery.chunks")
+_CARRIES = "celery_poison.worker.carriers:CarrierRequest"
 #: Celery's own, and no policy: beside the others since a hang leaves no trace without it.
 _ACKS = "acks_on_timeout"
 
@@ -169,6 +172,8 @@ def _guard_task(task: Any, options: Mapping[str, Any], *, keep_acks: bool = Fals
     if not isinstance(task, PoisonTask):
         own = {"acks_late": task.acks_late, "reject_on_worker_lost": task.reject_on_worker_lost}
         members = {**own, "__module__": kind.__module__, "__doc__": kind.__doc__, "abstract": True}
+        if task.name in CARRIERS and kind.Request == Task.Request:
+            members["Request"] = _CARRIES
         task.__class__ = type(kind.__name__, (kind, PoisonTask), members)
     for name, value in options.items():
         setattr(task, name, value)
@@ -210,12 +215,13 @@ def install(app: Celery, **settings: Any) -> Plugin:
 
 
 def _guard_all(app: Celery) -> None:
-    """Guard all tasks of an app that asks for it."""
+    """Guard the carriers of an app that the plugin is on, and all tasks of one that asks for it."""
     plugin = installed_on(app)
-    if plugin is None or not plugin.wants_everything:
+    if plugin is None:
         return
     for name, task in list(app._tasks.items()):
-        if isinstance(task, PoisonTask) or name.startswith("celery."):
+        is_wanted = name in CARRIERS or (plugin.wants_everything and not name.startswith("celery."))
+        if isinstance(task, PoisonTask) or not is_wanted:
             continue
         if type(task).Strategy == Task.Strategy:
             _guard_task(task, marked(task) or {}, keep_acks=True)

@@ -31,8 +31,9 @@ from celery_poison.upstream.acks import GuardedTask, acknowledge_late
 
 logger = get_logger("celery_poison")
 
-#: How the names of tasks of our own begin.
+#: How the names of tasks of our own begin, and those of Celery's own.
 OURS = "celery_poison."
+BUILT_IN = (OURS, "celery.")
 
 
 def _warn(error: Exception) -> None:
@@ -187,7 +188,7 @@ class Plugin:
     def guarded(self) -> int:
         """How many of the app's own tasks are guarded."""
         tasks = list(self.app.tasks.items())
-        return sum(isinstance(task, GuardedTask) and not name.startswith(OURS) for name, task in tasks)
+        return sum(isinstance(task, GuardedTask) and not name.startswith(BUILT_IN) for name, task in tasks)
 
     def guards(self, task_name: str) -> bool:
         return isinstance(self.app._tasks.get(task_name), GuardedTask)
@@ -201,7 +202,7 @@ class Plugin:
     def observed(self) -> list[str]:
         """Names of guarded tasks whose messages cannot be diverted: they acknowledge early."""
         found = self.policies.items()
-        return sorted(name for name, (_, diverts) in found if not diverts and not name.startswith(OURS))
+        return sorted(name for name, (_, diverts) in found if not diverts and not name.startswith(BUILT_IN))
 
     @property
     def unguarded(self) -> list[str]:

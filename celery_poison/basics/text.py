@@ -118,6 +118,11 @@ def short(id: str, others: Iterable[str] = ()) -> str:
     return id[:length]
 
 
+def literal(text: str) -> str:
+    """Return a text as part of a log line's template, by which Sentry and others group lines."""
+    return clean(text).replace("%", "%%")
+
+
 def argument(text: str) -> str:
     """Return an id as the last word of a command: neither the shell nor the command reads more in it.
 

@@ -44,6 +44,9 @@ _SPOOLED = "see that Redis takes writes, and run a worker on this machine: it br
 _TRIALS = "see docs/known-limits.md, Trials: what differs there, and why"
 _EARLY = "decorate them with @guarded, or set task_acks_late = True, if they are safe to run again"
 _DATABASE = "create its table, start the database, or correct poison_outbox_database; see docs/outbox.md"
+#: Databases that every process has for itself.
+_NO_FILE = ("sqlite:", "sqlite:///:memory:")
+_SHARED = "set result_backend to one that all share: else `fail` reaches neither caller nor chord"
 _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 _WORDS = {"FAIL": "failed", "warn": "with a warning", "ok": "well"}
 #: Columns before what a check has found: its level and its name.
@@ -170,19 +173,18 @@ def _check_hooks() -> Finding:
 def _check_tasks(plugin: Plugin) -> Finding:
     try:
         plugin.app.loader.import_default_modules()
-        policies = plugin.policies
+        guarded = plugin.guarded
+        observed = plugin.observed
     except Exception as error:  # whatever the user's modules raise
         cure = "a worker could not start either: repair it"
         return Finding("tasks", f"cannot be loaded: {error!r}", cure, broken=True)
-    if not policies:
+    if not guarded:
         cure = "put @guarded on tasks, or set poison_guard_all=True"
         return Finding("tasks", "no task of this app is guarded", cure)
-    if observed := plugin.observed:
-        finding = (
-            f"{len(policies) - len(observed)} guarded, {len(observed)} only observed ({some_of(observed)})"
-        )
+    if observed:
+        finding = f"{guarded - len(observed)} guarded, {len(observed)} only observed ({some_of(observed)})"
         return Finding("tasks", f"{finding}: they acknowledge early, and cannot be quarantined", _EARLY)
-    return Finding("tasks", f"{len(policies)} guarded")
+    return Finding("tasks", f"{guarded} guarded")
 
 
 def _check_owner(app: Celery, queries: Views) -> Finding:
@@ -265,6 +267,8 @@ def _check_backend(app: Celery) -> Finding:
         url = without_secrets(backend.as_uri())
         if url.startswith("rpc://"):
             return Finding("results", f"{url} (in the callers' own queues)")
+        if url.startswith("memory://") or url.rstrip("/") in _NO_FILE:
+            return Finding("results", f"{url} is the memory of one process: no other sees a result", _SHARED)
         backend._get_task_meta_for("celery-poison-doctor")
     except Exception as error:  # each backend has errors of its own
         return Finding("results", f"not usable: {error}", "start it, or correct result_backend", broken=True)

@@ -113,7 +113,7 @@ class Acts:
         record = case.record
         if record.cause != causes.FAILURE and not record.told:  # else its caller has its failure already
             kept = self._store.row(record.mid)
-            self._store.is_registered(record.task)  # its own backend stores the result, if it has one
+            self._store.load_tasks()  # its own backend stores the result, if it has one
             store_failure(self._store.app, record, kept, note=case.note, force=force)
             tell_worker(self._store.app, publisher, record, kept, case.note)
         decisions_of(self._store.ledger).give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)

@@ -12,12 +12,13 @@ from celery import Celery, states
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.utils.log import get_logger
-from kombu.exceptions import KombuError
 
 from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
 from celery_poison.errors import GivenUp, IllegalTransition, PoisonError
 from celery_poison.headers import MID
 from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.arguments import call_in, redacted
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of
 from celery_poison.quarantine.stored_message import canvas_of, stored_message
 
@@ -64,18 +65,50 @@ def store_failure(
     """
     stored = stored_message(kept)
     task = app.tasks.get(record.task)
-    backend = task.backend if task is not None else app.backend
-    request = context_of(record, stored, kept.get("canvas"), force=force)
+    request = _context_to_fail(record, stored, kept.get("canvas"), force)
+    request.update(_arguments_shown(app, record.task, stored))
     ignored = request.ignore_result or (task is not None and task.ignore_result)
     stores = not ignored or bool(task is not None and task.store_errors_even_if_ignored)
-    errors = (*getattr(backend, "connection_errors", ()), *getattr(backend, "channel_errors", ()))
     error = error or GivenUp(sentence_of(record, note))
     try:
+        backend = task.backend if task is not None else app.backend
         _refuse_success(backend, record.id)
         backend.mark_as_failure(record.id, error, request=request, store_result=stores, call_errbacks=True)
-    except (OSError, KombuError, *errors) as refusal:
-        sentence = f"the failure could not be stored, or an errback not be sent: {refusal}"
+    except PoisonError:
+        raise
+    except Exception as refusal:  # each backend has errors of its own
+        sentence = f"the failure could not be stored, or an errback not be sent: {refusal!r}"
         raise ResultRefused(sentence) from refusal
+
+
+def _context_to_fail(
+    record: MessageRecord, stored: StoredMessage, kept: bytes | None, force: bool
+) -> Context:
+    try:
+        return context_of(record, stored, kept, force=False)
+    except IllegalTransition as refusal:
+        if not force:
+            raise
+        logger.warning(
+            "celery_poison: the caller of Task %s[%s] hears of its failure; chord and errbacks do not: %s",
+            *(record.task, record.id, refusal.__cause__),
+        )
+        return context_of(record, stored, kept)
+
+
+def _arguments_shown(app: Celery, task: str, stored: StoredMessage) -> dict[str, Any]:
+    """Return what a backend stores of the arguments with ``result_extended``, without what is redacted.
+
+    Of a body that is not JSON it is nothing, as for everyone who did not run it.
+    """
+    if not app.conf.find_value_for_key("extended", "result"):
+        return {}
+    try:
+        body = redacted(app, plugin_of(app).settings.redact, task, json_of(stored))
+        args, kwargs, _ = call_in(body)
+    except (BodyBroken, BodyRefused):
+        return {}
+    return {"args": args, "kwargs": kwargs}
 
 
 def _refuse_success(backend: Any, id: str) -> None:
@@ -101,7 +134,7 @@ def _canvas(stored: StoredMessage, kept: bytes | None, force: bool) -> dict[str,
         raise IllegalTransition(
             f"{refusal}, so that its chord, chain and errbacks are unknown: release it, discard it, or use"
             " force to fail the task alone"
-        ) from None
+        ) from refusal
 
 
 def canvas_in(stored: StoredMessage) -> dict[str, Any]:
@@ -131,7 +164,9 @@ def context_of(
             **stored.headers,
             **_canvas(stored, kept, force),
             "id": record.id,
-            "delivery_info": {},
+            "task": record.task,
+            "hostname": record.worker.partition("/")[0] or None,
+            "delivery_info": {"routing_key": record.queue},
             "reply_to": properties.get("reply_to"),
             "correlation_id": properties.get("correlation_id"),
         }

@@ -173,7 +173,8 @@ class Rules:
         self._store.check_owner()
         overrides, complaints = Overrides.read(*stored.read(self._ledger, self._ledger.keys.policy)[:2])
         guarded = self._store.guarded_tasks()
-        names = sorted({*guarded, *overrides.by_task})
+        shown = (name for name in guarded if not name.startswith("celery."))
+        names = sorted({*shown, *overrides.by_task})
         settings = self._store.settings
         tasks = [_task_policy(name, guarded.get(name), overrides, settings) for name in names]
         queues = sorted({*(settings.queues or {}), *overrides.by_queue})

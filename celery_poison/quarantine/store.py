@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 
 from celery import Celery
@@ -69,6 +70,11 @@ class Store:
         # What a worker would load at its start: this process may not have needed those modules so far.
         self.app.loader.import_default_modules()
         return frozenset(self.app.tasks)
+
+    def load_tasks(self) -> None:
+        """Load what a worker would load at its start, as far as that goes: Django may keep the results."""
+        with suppress(Exception):  # what is missing of it is told where it is needed
+            _ = self._all_tasks
 
     def guarded_tasks(self) -> dict[str, PoisonTask]:
         """Return the tasks that a worker of this app would guard, by name."""

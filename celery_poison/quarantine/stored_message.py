@@ -30,6 +30,8 @@ _WORD = 255
 _NOT_OF_THE_ORIGINAL = (*OURS, "redelivered", "x-delivery-count")
 #: What is packed of a message beside its body.
 _PACKED = ("content_type", "content_encoding", "headers", "properties")
+#: Encodings of JSON that every process reads.
+_PLAIN = ("utf-8", "ascii", "us-ascii")
 #: RabbitMQ's transport repeats these among the properties.
 _REPEATED = ("application_headers", "content_type", "content_encoding")
 
@@ -113,9 +115,13 @@ def _hash(material: bytes) -> str:
 
 
 def _canvas_fields(message: Any) -> dict[str, str]:
-    """Keep the canvas of a body that only a worker may decode, if this worker has done so already."""
+    """Keep the canvas of a body that only a worker may decode, if this worker has done so already.
+
+    Any compression counts: kombu has more methods than are unpacked elsewhere, and an app may add its own.
+    """
     decoded = getattr(message, "_decoded_cache", None)
-    if message.content_type == "application/json" or not decoded:
+    is_packed = message.headers.get("compression") or (message.content_encoding or "utf-8") not in _PLAIN
+    if not decoded or (message.content_type == "application/json" and not is_packed):
         return {}
     with suppress(Exception):  # objects that only pickle knows: then ``fail`` asks for force
         return {"canvas": kombu_json.dumps(canvas_of(decoded))}

@@ -16,11 +16,11 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
-from celery_poison.basics.text import argument, clean, command, count_of, short, some_of, version
-from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.basics.text import argument, clean, command, count_of, literal, short, some_of, version
+from celery_poison.errors import ConfigurationError, GivenUp, LedgerUnavailable
 from celery_poison.ledger.notices import SUSPECTED, Fact, Notice
 from celery_poison.model import MessageRecord
-from celery_poison.plugin import plugin_of
+from celery_poison.plugin import BUILT_IN, plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.owner import without_secrets
 from celery_poison.upstream.requests import acks_end
@@ -91,8 +91,35 @@ def _silent(app: Celery, policies: Mapping[str, tuple[Policy, bool]]) -> list[st
     return [
         task.name
         for task in tasks
-        if (task.time_limit or app.conf.task_time_limit) and acks_end(task, timed_out=True)
+        if not task.name.startswith(BUILT_IN)
+        and (task.time_limit or app.conf.task_time_limit)
+        and acks_end(task, timed_out=True)
     ]
+
+
+def _log_quarantined(record: MessageRecord) -> None:
+    """Log it by one template for each task, queue, cause and place: Sentry and others group by that."""
+    task, queue, source = record.task, record.queue, record.evidence.source
+    name, told = f"Task {literal(task)}[%s]" if task else "Message %s", [record.id]
+    sort = causes.describe(record.cause)
+    if record.reason.startswith(sort):
+        why, rest = f"it {literal(sort)}%s", record.reason.removeprefix(sort)
+    else:
+        why, rest = f"%s; cause: {literal(record.cause)}", record.reason
+    told.append(rest)
+    parts = [f"{name} of queue {literal(queue)} is in quarantine now: {why}"]
+    if source:
+        parts.append(f"in {literal(source)}")
+    if record.arguments:
+        parts.append("arguments: %s")
+        told.append(record.arguments)
+    told.append(command(f"poison show {argument(short(record.id))}"))
+    about = {"task": task, "task_id": record.id, "queue": queue, "cause": record.cause}
+    logger.error(
+        f"celery_poison: {'; '.join(parts)}; %s",
+        *map(clean, told),
+        extra={**about, "place": source, "worker": record.worker},
+    )
 
 
 class Announcer:
@@ -108,21 +135,15 @@ class Announcer:
 
     def candidate(self, id: str, task: str, cause: str, crashes: int) -> None:
         story = causes.describe(cause)
-        logger.warning(SUSPECTED, task, id, story, crashes)
+        logger.warning(
+            SUSPECTED, task, id, story, crashes, extra={"task": task, "task_id": id, "cause": cause}
+        )
         self.news(Notice(id, Fact.CANDIDATE, story))
         signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
 
     def quarantined(self, record: MessageRecord) -> None:
         id, task, reason = record.id, record.task, record.reason
-        name = f"Task {task}[{id}]" if task else f"Message {id}"
-        why = f"it {reason}" if reason.startswith(causes.describe(record.cause)) else reason
-        told = [f"{name} of queue {record.queue} is in quarantine now: {why}"]
-        if source := record.evidence.source:
-            told.append(f"in {source}")
-        if record.arguments:
-            told.append(f"arguments: {record.arguments}")
-        line = "; ".join([*told, command(f"poison show {argument(short(id))}")])
-        logger.error("celery_poison: %s", clean(line))
+        _log_quarantined(record)
         if record.cause == causes.FAILURE:  # Celery has told exception and traceback: those stay
             self._send("task-quarantined", uuid=id, result=reason)
         else:
@@ -149,8 +170,10 @@ class Announcer:
         # No traceback: it would still be shown when the task has succeeded after all.
         page = f"/poison/task/{quote(id, safe='')}"
         typed = command(f"poison show {argument(id)}")
-        sentence = f"celery_poison: {story}; see {page} in Flower, or: {typed}"
-        self._send(kind, uuid=id, exception=sentence, traceback="", **fields)
+        said = f"celery_poison: {story}; see {page} in Flower, or: {typed}"
+        if kind == "task-failed":  # exporters take the word before the bracket for the exception's class
+            said = f"{GivenUp.__name__}({said!r})"
+        self._send(kind, uuid=id, exception=said, traceback="", **fields)
 
     def _send(self, kind: str, /, **fields: Any) -> None:
         dispatcher = self._dispatcher()

@@ -268,10 +268,11 @@ def test_the_ledger_of_another_app_is_found(console: Console, keeper: Keeper, fl
     assert finding(console, "owner", status=1)["level"] == "FAIL"
 
 
-def test_a_missing_result_backend_is_a_warning(fleet: Fleet) -> None:
+@pytest.mark.parametrize("backend", ["", "cache+memory://", "db+sqlite://"])
+def test_a_result_backend_that_is_missing_or_of_one_process_is_a_warning(backend: str, fleet: Fleet) -> None:
     from tests.apps.factory import build_app
 
-    app = build_app(fleet.environ() | {"RESULT_BACKEND": ""})
+    app = build_app(fleet.environ() | {"RESULT_BACKEND": backend})
     assert finding(Console(app), "results")["level"] == "warn"
     app.close()
 

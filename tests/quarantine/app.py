@@ -23,6 +23,11 @@ def build(environ: Mapping[str, str], *, current: bool = False) -> Celery:
     def nobody_asks() -> None:
         """Its result is of no interest."""
 
+    @guarded
+    @app.task(shared=False, name="fleet.takes_all")
+    def takes_all(*args: Any, **kwargs: Any) -> None:
+        """Takes any arguments."""
+
     @app.task(shared=False, name="fleet.hears")
     def hears(request: Any, error: BaseException, traceback: Any) -> None:
         heard.append((request.id, error))

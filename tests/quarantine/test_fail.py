@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ import pytest
 from celery import Celery, chain, chord, group
 from celery.exceptions import ChordError
 from celery.result import AsyncResult
-from kombu.compression import compress
+from kombu.compression import compress, register
 
 from celery_poison import GivenUp, Quarantine
+from celery_poison.errors import Quarantined
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.apps.harness import Fleet
@@ -211,6 +213,32 @@ def test_SAP_7_a_pickled_message_that_its_worker_had_decoded_resolves_its_chain(
         last.get(timeout=PATIENCE)
 
 
+def test_SAP_7_a_body_in_a_codec_that_only_workers_open_resolves_its_errback_once_a_worker_had_opened_it(
+    app: Celery, keeper: Keeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As kombu's brotli and zstd, and a codec of an app's own: no operator's process opens those."""
+    register(bytes.swapcase, bytes.swapcase, "application/x-swapped")
+    heard.clear()
+    opened, sealed = (
+        app.tasks[POISON].apply_async(
+            compression="application/x-swapped", link_error=app.tasks["fleet.hears"].s()
+        )
+        for _ in range(2)
+    )
+    message = keeper.receive()
+    message.decode()
+    give_up(app, keeper.keep(message))
+    assert len(heard) == 1
+    mid = keeper.keep(keeper.receive())
+    assert "compressed by 'application/x-swapped'" in refusal(app, mid)
+    give_up(app, mid, force=True)
+    assert len(heard) == 1
+    assert f"{sealed.id}] hears of its failure; chord and errbacks do not: its body" in caplog.text
+    for result in (opened, sealed):
+        with pytest.raises(GivenUp):
+            result.get(timeout=PATIENCE)
+
+
 def test_a_body_that_no_worker_could_read_can_be_failed(app: Celery, keeper: Keeper) -> None:
     result = app.tasks[POISON].delay()
     give_up(app, keeper.keep(keeper.receive(), cause="payload", body="[[1], {}, {"))
@@ -261,22 +289,56 @@ def test_SAP_7_a_caller_with_a_reply_queue_of_its_own_hears_of_the_failure(fleet
     app.close()
 
 
-@pytest.mark.parametrize("fault", ["away", "full"])
+@pytest.mark.parametrize("fault", ["away", "full", "no database"])
 def test_a_result_backend_that_does_not_take_the_failure_loses_nothing(
     fault: str, fleet: Fleet, new_server: Callable[..., RedisServer]
 ) -> None:
     backend = new_server()
-    app = build_with(fleet, backend.url())
+    # SQLAlchemy, Django's and MongoDB's backends have errors of their own.
+    url = backend.url() if fault != "no database" else f"db+sqlite:///{fleet.directory}/none/results.db"
+    app = build_with(fleet, url)
     keeper = Keeper(app)
     fleet.send("kill_child")
     mid = keeper.keep(keeper.receive())
     if fault == "away":
         backend.kill()
-    else:
+    elif fault == "full":
         backend.client().config_set("maxmemory", 1)
     assert "the failure could not be stored" in refusal(app, mid)
     keeper.close()
     app.close()
+
+
+def test_SAP_7_an_extended_result_names_task_worker_queue_and_arguments_without_what_is_hidden(
+    fleet: Fleet,
+) -> None:
+    fleet.settings = {**fleet.settings, "result_extended": True, "poison_redact": ["secret"]}
+    app = build_with(fleet, fleet.backend_url)
+    keeper = Keeper(app)
+    result = app.tasks["fleet.takes_all"].apply_async((7,), {"page": 3, "secret": "s3cr3t"})
+    give_up(app, keeper.keep(keeper.receive()))
+    meta = app.backend.get_task_meta(result.id)
+    told = {name: meta[name] for name in ("name", "args", "kwargs", "worker", "queue")}
+    assert told == {
+        "name": "fleet.takes_all",
+        "args": [7],
+        "kwargs": {"page": 3, "secret": "(hidden)"},
+        "worker": "w1@test",
+        "queue": "celery",
+    }
+    keeper.close()
+    app.close()
+
+
+def test_SAP_7_a_pickled_failure_is_read_by_a_client_that_does_not_have_this_package() -> None:
+    unknown = "import sys; sys.modules['celery_poison'] = None; import pickle; "
+    for error, kind in ((GivenUp("for good"), GivenUp), (Quarantined("waits", "m", "oom", "f"), Quarantined)):
+        packed = pickle.dumps(error)
+        again = pickle.loads(packed)
+        assert type(again) is kind and again.args == error.args and str(again) == str(error)
+        show = f"e = pickle.loads({packed!r}); print(type(e).__module__, type(e).__name__, e.args[0])"
+        seen = subprocess.run([sys.executable, "-c", unknown + show], capture_output=True, text=True)
+        assert seen.stdout.split(maxsplit=2)[1:] == [kind.__name__, f"{error}\n"], seen.stderr
 
 
 def test_NEW_10_whoever_waits_for_a_failure_that_is_kept_is_told_once(app: Celery, keeper: Keeper) -> None:

@@ -108,6 +108,16 @@ def test_the_base_class_guards_by_itself(app: Celery) -> None:
     assert _is_guarded(render, max_crashes=9)
 
 
+def test_what_calls_tasks_in_its_own_process_is_guarded_and_keeps_its_acknowledgement(app: Celery) -> None:
+    install(app)
+    for name in ("celery.map", "celery.starmap", "celery.chunks"):
+        task = app.tasks[name]
+        assert isinstance(task, PoisonTask)
+        assert task.acks_late is app.conf.task_acks_late is False
+    assert not isinstance(app.tasks["celery.chord_unlock"], PoisonTask)
+    assert not [name for name in plugin_of(app).observed if name.startswith("celery.")]
+
+
 def test_guarding_installs_the_plugin_on_the_tasks_app_and_on_no_other(app: Celery) -> None:
     other = Celery("other", broker="redis://localhost:1", set_as_current=False)
 
@@ -177,7 +187,8 @@ def test_guard_all_guards_every_task_and_leaves_its_acknowledgement_alone(app: C
     assert plugin_of(app).policies[early.name][1] is False
     assert plugin_of(app).policies[late.name][1] is True
     assert not early.acks_late and not early.reject_on_worker_lost
-    assert not any(name.startswith("celery.") for name in plugin_of(app).policies)
+    built_in = {name for name in plugin_of(app).policies if name.startswith("celery.")}
+    assert built_in == {"celery.map", "celery.starmap", "celery.chunks"}
 
 
 def test_guard_all_reaches_a_producer_whose_first_task_of_our_class_is_made_when_it_is_finalized() -> None:

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
 
 from celery_poison.ledger import notices
+from celery_poison.model import MessageRecord
+from celery_poison.states import State
+from celery_poison.worker.announce import Announcer
 from tests.docs.pages import PACKAGE
 
+QUARANTINED = MessageRecord(
+    mid="m-1",
+    id="id-1",
+    state=State.NDLV,
+    task="shop.charge%s",
+    queue="pdf",
+    cause="signal:9",
+    reason="killed its process by SIGKILL, 2 times",
+)
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 #: Their first line of output is a person's, not a log's.
 OTHERS = {"demo", "testing"}
@@ -46,3 +62,21 @@ def test_every_log_line_of_the_package_begins_with_its_name() -> None:
             if not str(text).startswith("celery_poison"):
                 strange.append(f"{path}:{line}")
     assert found > 30 and strange == []
+
+
+def test_convictions_of_one_task_have_one_template_and_those_of_two_have_two(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Sentry and others group lines by that, and tell people of new groups only."""
+    announcer = Announcer(SimpleNamespace(consumer=None))  # type: ignore[arg-type]
+    again = replace(QUARANTINED, mid="m-2", id="id-2", reason="killed its process by SIGKILL, 3 times")
+    for record in (QUARANTINED, again, replace(again, task="shop.render"), replace(again, cause="signal:11")):
+        announcer.quarantined(record)
+    first, second, other, cause = (record.msg for record in caplog.records)
+    assert first == second and len({first, other, cause}) == 3
+    line = caplog.records[0]
+    told = "is in quarantine now: it killed its process by SIGKILL, 2 times;"
+    beginning = f"celery_poison: Task shop.charge%s[id-1] of queue pdf {told} celery -A "
+    assert line.getMessage().startswith(beginning)
+    about = {name: getattr(line, name) for name in ("task", "task_id", "queue", "cause")}
+    assert about == {"task": "shop.charge%s", "task_id": "id-1", "queue": "pdf", "cause": "signal:9"}

@@ -118,6 +118,21 @@ def test_SAP_7_the_errback_of_a_failed_message_is_called(crew: Crew) -> None:
         crew.await_that(lambda: crew.starts("told") == 1, "errback called")
 
 
+def test_SAP_3_a_chunk_of_a_guarded_task_that_kills_is_quarantined_released_and_counts(crew: Crew) -> None:
+    """A chunk is a message of ``celery.starmap``, which acknowledges early by Celery's default."""
+    tasks = crew.app.tasks
+    result = tasks["fleet.recovers"].chunks([(1,), (2,)], 2)()
+    with crew.worker() as worker:
+        assert tasks["fleet.adds"].starmap([(0, 1), (0, 2)]).delay().get(timeout=PATIENCE) == [1, 2]
+        crew.await_that(crew.quarantine.list, "in quarantine")
+        (kept,) = crew.quarantine.list()
+        assert (kept.task, kept.strikes, kept.cause) == ("celery.starmap", 2, "signal:9")
+        _release(crew)
+        assert result.get(timeout=PATIENCE) == [[1000, 1000]]
+    assert "celery.starmap" not in worker.log_text().partition("ledger redis")[0]
+    assert not [each for each in crew.quarantine.policies().tasks if each.task.startswith("celery.")]
+
+
 def test_NEW_6_a_released_message_runs_on_probation_and_one_more_death_brings_it_back(crew: Crew) -> None:
     crew.send("kill_child")
     with crew.worker():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,24 @@ def test_NEW_17_without_it_a_caller_waits_for_a_person(crew: Crew) -> None:
         crew.await_that(crew.nothing_runs, "everything is over")
     assert not result.ready()
     assert not _kept(crew, told=False).told
+
+
+def test_NEW_17_a_caller_hears_once_its_results_are_back_whatever_errors_their_backend_has(
+    new_crew: Callable[..., Crew], broker_url: str, tmp_path: Path
+) -> None:
+    """SQLAlchemy's, Django's and MongoDB's backends raise errors of their own while they are away."""
+    here, away = tmp_path / "here", tmp_path / "away"
+    here.mkdir()
+    crew = new_crew(broker_url, backend_url=f"db+sqlite:///{here}/results.db")
+    with crew.worker() as worker:
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
+        here.rename(away)
+        result = crew.send("vows")
+        crew.await_that(lambda: "Retry in 5" in worker.log_text(), "the caller cannot be told yet")
+        away.rename(here)
+        with pytest.raises(Quarantined):
+            result.get(timeout=PATIENCE)
+        _kept(crew)
 
 
 @REDIS_FIRST

@@ -15,6 +15,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.basics.parts import Asked, Hold, Turn
+from celery_poison.basics.text import literal
 from celery_poison.causes import NO_EVIDENCE
 from celery_poison.decide import End, Run
 from celery_poison.errors import ConfigurationError
@@ -167,4 +168,5 @@ class Guarding(Hold):
             raise Retry(0.0)
         if runs.over is Over.DEATHS:
             pause = Pause(scope=Scope.VERSION, name=task, version=self._record.version, note=note)
-            logger.error("celery_poison: %s", pause.story)
+            sentence = f"celery_poison: %s kills {literal(task)} ({literal(note)}): paused"
+            logger.error(sentence, pause.version, extra={"task": task, "cause": cause})

@@ -1,6 +1,6 @@
 """One effect per idempotency key, in the process that runs the task: asked before the body runs.
 
-The user's function is called here and nowhere else, with the arguments as the task gets them.
+The user's function is called here and nowhere else, with the arguments as they were sent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def once_per_key(
         WaitsForKey: the first one runs, or Redis is away and ``poison_fail_open`` is off.
     """
     assert policy.idempotency_key is not None
-    key = policy.idempotency_key(*arguments[0], **arguments[1])
+    key = _key_of(task, policy.idempotency_key, arguments)
     if key is None:
         return call(), ""
     effect = ledger.keys.effect(digest_of(task.name, key))
@@ -73,6 +73,15 @@ def once_per_key(
     else:
         _has_returned(ledger, task, effect, start.token, policy.idempotency_window)
     return result, ""
+
+
+def _key_of(task: Task, function: Callable[..., Any], arguments: tuple[Any, Mapping[str, Any]]) -> Any:
+    try:
+        return function(*arguments[0], **arguments[1])
+    except Exception as error:
+        sent = "it gets the arguments as they were sent; of a pydantic model that is its dict"
+        error.add_note(f"celery_poison: raised by idempotency_key of {task.name}: {sent}")
+        raise
 
 
 def _has_returned(ledger: Ledger, task: Task, effect: str, token: str, window: float) -> None:

@@ -35,8 +35,8 @@ from celery_poison.task import PoisonTask
 
 logger = get_logger("celery_poison")
 
-#: The task that tells, and seconds before it tries again.
-TOLD, PAUSE = "celery_poison.told", 5.0
+#: The task that tells; seconds before it tries again, twice as long each time, and at most.
+TOLD, PAUSE, LONGEST_PAUSE = "celery_poison.told", 5.0, 300.0
 
 
 def register(app: Celery) -> None:
@@ -51,7 +51,8 @@ def register(app: Celery) -> None:
         try:
             tell_caller(app, mid)
         except (DecisionPending, ResultRefused, LedgerUnavailable) as error:
-            raise self.retry(exc=error, countdown=PAUSE) from None
+            pause = min(PAUSE * 2 ** min(self.request.retries, 10), LONGEST_PAUSE)
+            raise self.retry(exc=error, countdown=pause) from None
 
 
 def call_for(app: Celery, publisher: Publisher, record: MessageRecord, kept: Mapping[str, bytes]) -> None:
