@@ -90,7 +90,7 @@ def test_one_line_for_each_cure_however_many_reasons_there_were() -> None:
     assert len(lines) == 2 and all(
         line.startswith("2 skipped: ") and "To have it: " in line for line in lines
     )
-    assert len([*summary(Counter(services.CURES))]) == services.LINES
+    assert len([*summary(Counter([*services.CURES]))]) == services.LINES
 
 
 def test_tox_runs_every_test_of_the_matrix_wherever_it_is() -> None:
