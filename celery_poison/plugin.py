@@ -22,6 +22,7 @@ from celery_poison.errors import ConfigurationError, NoLedger
 from celery_poison.extension import Extensions
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import bound, open_redis
+from celery_poison.ledger.credentials import with_login, with_provider
 from celery_poison.ledger.tls import with_tls
 from celery_poison.model import FIRST, Attempt
 from celery_poison.policy import Overrides, Policy, policy_of
@@ -95,15 +96,15 @@ class Plugin:
             NoLedger: nothing was set and neither broker nor result backend is Redis.
         """
         conf = self.app.conf
-        candidates: tuple[tuple[Any, Callable[[], object]], ...] = (
-            (self.settings.redis_url, lambda: None),
-            (conf.broker_write_url, lambda: self.app.connection_for_write().ssl),
-            (conf.result_backend, lambda: conf.redis_backend_use_ssl),
+        candidates: tuple[tuple[Any, Callable[[str], str]], ...] = (
+            (self.settings.redis_url, str),
+            (conf.broker_write_url, lambda url: with_tls(url, self.app.connection_for_write().ssl)),
+            (conf.result_backend, self._as_result_backend),
         )
-        for url, tls in () if self._ledger_url else candidates:
+        for url, complete in () if self._ledger_url else candidates:
             first = url[0] if isinstance(url, (list, tuple)) and url else url
             if isinstance(first, str) and first.startswith(REDIS_SCHEMES):
-                self._ledger_url = with_tls(re.sub("^valkey", "redis", first), tls())
+                self._ledger_url = complete(re.sub("^valkey", "redis", first))
                 break
         if self._ledger_url is None:
             raise NoLedger(
@@ -111,6 +112,13 @@ class Plugin:
                 " set poison_redis_url='redis://...'"
             )
         return self._ledger_url
+
+    def _as_result_backend(self, url: str) -> str:
+        """Return the URL of the result backend with what Celery reads from other settings for it."""
+        conf = self.app.conf
+        url = with_login(url, conf.get("redis_username"), conf.get("redis_password"))
+        url = with_provider(url, conf.get("redis_backend_credential_provider"))
+        return with_tls(url, conf.redis_backend_use_ssl)
 
     def open_ledger(self) -> Ledger:
         """Return a ledger with a client of its own; nothing is connected yet."""

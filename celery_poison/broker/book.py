@@ -23,6 +23,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from celery_poison.broker.unacked import Unacked, number_of, put_back_arriving
+from celery_poison.ledger.in_step import keep_in_step
 
 logger = get_logger("celery_poison")
 
@@ -55,6 +56,7 @@ class Book:
         pool = channel._get_pool()  # of its own: that of a channel ends with the channel
         if pool.connection_kwargs.get("socket_timeout") is None:
             pool.connection_kwargs["socket_timeout"] = ANSWER_TIMEOUT
+        keep_in_step(pool)
         self._client = Redis(connection_pool=pool)
         self._unacked = Unacked(channel, self._client)
         self._in_use = in_use

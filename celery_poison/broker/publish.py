@@ -20,6 +20,7 @@ from kombu.transport import virtual
 from kombu.utils import json as kombu_json
 
 from celery_poison.errors import PoisonError
+from celery_poison.ledger.in_step import keep_in_step
 from celery_poison.model import StoredMessage
 
 #: Seconds; whoever publishes is told after these that the broker does not answer. Together they stay below
@@ -42,7 +43,7 @@ _BOUNDS: dict[str, Any] = {
 }
 
 #: What brokers note on a copy that they deliver again. It was true of that copy, not of the original.
-_BROKERS_NOTES = ("redelivered", "x-delivery-count")
+_BROKERS_NOTES = ("redelivered", "x-delivery-count", "x-acquired-count")
 
 
 def bounded_options(app: Celery) -> dict[str, Any]:
@@ -155,6 +156,7 @@ class Publisher:
 
         for parcel in parcels:
             refused.append(_attempted(partial(push, parcel)))
+        keep_in_step(channel.pool)
         with channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
             for key, those in pushes.items():
                 pipe.lpush(key, *those.values())
@@ -286,11 +288,17 @@ def to_text(body: bytes) -> str:
     return body.decode("utf-8", "surrogatepass")
 
 
+def client_of(channel: Any) -> redis.Redis:
+    """Return a client on the connections of kombu's Redis channel; it writes keys in full."""
+    keep_in_step(channel.pool)
+    return redis.Redis(connection_pool=channel.pool)
+
+
 def is_one_database(channel: Any, ledger: redis.Redis) -> bool:
     """Whether the queues of a channel are in the ledger's Redis database."""
     if not isinstance(channel, redis_transport.Channel):
         return False
-    broker = redis.Redis(connection_pool=channel.pool)
+    broker = client_of(channel)
     try:
         return _identity(broker) == _identity(ledger)
     except (redis.RedisError, OSError, KeyError):  # it may not be asked

@@ -15,7 +15,10 @@ from kombu.transport import pyamqp, redis
 from celery_poison.broker.book import Books
 from celery_poison.broker.receive import OwnedChannel, OwnerIsAlive
 from celery_poison.broker.sealed import Sealed
+from celery_poison.ledger.in_step import hanging_up
 from celery_poison.upstream import hooks
+
+_KINDS_OF_CONNECTIONS = ("connection_class", "connection_class_ssl")
 
 
 class AmqpMessage(pyamqp.Message, Sealed):
@@ -124,7 +127,9 @@ def guarded_connection(
             if not hooks.fits(hooks.Part.REDIS):
                 return transport
             asked = {"new_boot_id": staticmethod(boot_id), "owner_is_alive": staticmethod(owner_is_alive)}
-            channel = type("OwnedChannel", (OwnedChannel, transport.Channel), {"books": books, **asked})
+            theirs = transport.Channel  # behind a Sentinel both kinds of its connections stay open too long
+            kinds = {name: hanging_up(getattr(theirs, name)) for name in _KINDS_OF_CONNECTIONS}
+            channel = type("OwnedChannel", (OwnedChannel, theirs), {"books": books, **asked, **kinds})
             return type("Transport", (transport,), {"Channel": channel, "arrival": None})
         if issubclass(transport, pyamqp.Transport) and hooks.fits(hooks.Part.RABBITMQ):
             return type("Transport", (transport,), {"Connection": AmqpConnection})

@@ -24,7 +24,7 @@ from kombu.transport import redis
 from redis import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, TimeoutError
 
-from celery_poison.broker.publish import bounded_options
+from celery_poison.broker.publish import bounded_options, client_of
 from celery_poison.headers import MID, identify, is_unique
 
 logger = get_logger(__name__)
@@ -92,7 +92,7 @@ class Unacked:
 
     def __init__(self, channel: Any, client: Redis | None = None) -> None:
         self._channel = channel
-        self.client = client or Redis(connection_pool=channel.pool)
+        self.client = client or client_of(channel)
         self.prefix = channel.global_keyprefix or ""
         self.key = self.prefix + channel.unacked_key
         self.index = self.prefix + channel.unacked_index_key
@@ -303,7 +303,7 @@ def _register(prefix: str, boot_id: str) -> str:
 
 def announce(channel: Any, boot_id: str, queue: str) -> None:
     """Write down that ``boot_id`` is about to receive from ``queue``, for the processes that outlive it."""
-    Redis(connection_pool=channel.pool).sadd(_register(channel.global_keyprefix or "", boot_id), queue)
+    client_of(channel).sadd(_register(channel.global_keyprefix or "", boot_id), queue)
 
 
 def put_back_arriving(unacked: Unacked, boot_id: str, queues: Iterable[str] = ()) -> Counter[str]:

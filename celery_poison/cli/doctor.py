@@ -240,7 +240,8 @@ def _check_broker(app: Celery) -> Finding:
     except Exception as error:  # each transport has errors of its own
         return Finding("broker", f"not usable: {error}", "start it, or correct broker_url", broken=True)
     finding = (
-        f"{kind}: neither Redis nor RabbitMQ; bodies are kept after unpacking, failover is the broker's own"
+        f"{kind}: neither Redis nor RabbitMQ; bodies are kept after unpacking, and a dead worker's messages"
+        " come back when the broker returns them, or never: each delivery is looked up for that"
     )
     return Finding("broker", finding, "use Redis or RabbitMQ for all that celery_poison promises")
 

@@ -14,8 +14,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.ledger.credentials import without_provider
+from celery_poison.ledger.in_step import keep_in_step
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.tls import without_tls
+from celery_poison.ledger.urls import fit_for_redis
 
 #: Seconds; long enough for a busy Redis, short enough that no caller waits long for a dead one.
 CONNECT_TIMEOUT = 2.0
@@ -48,7 +51,8 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
     Args:
         url: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://`` or
             ``sentinel://host:port/db;sentinel://host:port`` URLs. TLS is spoken to ``rediss://``, and to the
-            master where the first Sentinel's URL has TLS options: see :func:`with_tls`.
+            master where the first Sentinel's URL has TLS options: see :func:`with_tls`. As in kombu,
+            ``?credential_provider=module.Class`` may say who logs in.
         options: the broker's transport options; only ``master_name`` and ``sentinel_kwargs`` are read.
 
     Raises:
@@ -64,11 +68,12 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
         return _open_sentinel(url, dict(options or {}), timeouts)
     # Of several brokers to fail over to, the first holds the ledger; Celery spells some options its way.
     url, tls = without_tls(url.split(";")[0])
-    url = re.sub(r"^redis\+socket://", "unix://", url.replace("virtual_host=", "db="))
+    url, provider = without_provider(url)
+    url = re.sub(r"^redis\+socket://", "unix://", fit_for_redis(url))
     if not url.startswith("unix://"):
         timeouts["socket_keepalive"] = True
     try:
-        return redis.Redis.from_url(url, **timeouts, **tls)
+        return redis.Redis.from_url(url, **timeouts, **tls, **provider)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"poison_redis_url: {error}") from None
 
@@ -110,22 +115,26 @@ def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]
         )
     first, *others = url.split(";")
     first, tls = without_tls(first)
+    first, provider = without_provider(first)
     parts = [urlsplit(part) for part in (first, *others)]
     hosts = [(part.hostname or "localhost", part.port or 26379) for part in parts]
     # As kombu does, so that ledger and broker are in one database: the first part says which.
     db = int(parts[0].path.strip("/") or dict(parse_qsl(parts[0].query)).get("db", "0"))
-    password = unquote(parts[0].password) if parts[0].password else None
+    login: dict[str, Any] = provider or {
+        "username": unquote(parts[0].username) if parts[0].username else None,
+        "password": unquote(parts[0].password) if parts[0].password else None,
+    }
     sentinel: Any = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
         hosts,
         sentinel_kwargs={**_SENTINEL_OPTIONS, **(options.get("sentinel_kwargs") or {})},
         db=db,
-        username=unquote(parts[0].username) if parts[0].username else None,
-        password=password,
         ssl=bool(tls),
+        **login,
         **timeouts,
         **tls,
     )
     client: redis.Redis = sentinel.master_for(master)
+    keep_in_step(client.connection_pool)
     return client
 
 

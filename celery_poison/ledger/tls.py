@@ -38,14 +38,14 @@ def with_tls(url: str, options: object) -> str:
     if not isinstance(options, Mapping) or url.startswith(("unix:", "redis+socket:")):
         return url
     first, *others = url.split(";")
-    address, query = _divided(first)
+    address, query = divided(first)
     given = {
         name: _written(name, value)
         for name, value in options.items()
         # Of the others None is the default; it is this one's word for no verification.
         if name.startswith(_PREFIX) and (value is not None or name == "ssl_cert_reqs")
     }
-    return ";".join([_joined(address, given | query), *others])
+    return ";".join([joined(address, given | query), *others])
 
 
 def without_tls(url: str) -> tuple[str, dict[str, Any]]:
@@ -56,20 +56,22 @@ def without_tls(url: str) -> tuple[str, dict[str, Any]]:
     Raises:
         ConfigurationError: one of them means nothing, or its value does.
     """
-    address, query = _divided(url)
+    address, query = divided(url)
     options = {name: _read(name, value) for name, value in query.items() if name.startswith(_PREFIX)}
     rest = {name: value for name, value in query.items() if name not in options}
     if options:
         address = re.sub("^redis:", "rediss:", address)
-    return _joined(address, rest), options
+    return joined(address, rest), options
 
 
-def _divided(url: str) -> tuple[str, dict[str, str]]:
+def divided(url: str) -> tuple[str, dict[str, str]]:
+    """Return the address in a URL, and the options in its query."""
     address, _, query = url.partition("?")
     return address, dict(parse_qsl(query, keep_blank_values=True))
 
 
-def _joined(address: str, query: Mapping[str, str]) -> str:
+def joined(address: str, query: Mapping[str, str]) -> str:
+    """Undo :func:`divided`."""
     return f"{address}?{urlencode(query, quote_via=quote)}" if query else address
 
 

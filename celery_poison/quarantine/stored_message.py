@@ -27,7 +27,7 @@ _CANVAS_1 = ("chord", "errbacks", "group", "group_index")
 #: Characters of an id or a name that is taken for one.
 _WORD = 255
 #: Headers that a copy may have and its original had not.
-_NOT_OF_THE_ORIGINAL = (*OURS, "redelivered", "x-delivery-count")
+_NOT_OF_THE_ORIGINAL = (*OURS, "redelivered", "x-delivery-count", "x-acquired-count")
 #: What is packed of a message beside its body.
 _PACKED = ("content_type", "content_encoding", "headers", "properties")
 #: Encodings of JSON that every process reads.

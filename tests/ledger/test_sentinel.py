@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from typing import Any
 
 import kombu
 import pytest
+import redis
+from redis.sentinel import SentinelManagedSSLConnection
 
+from celery_poison.broker.publish import client_of
+from celery_poison.broker.transport import guarded_connection
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.in_step import hanging_up
 from celery_poison.ledger.writer import Writer, command
-from celery_poison.testing import wait_until
-from tests.harness.servers import SentinelSet
+from celery_poison.testing import RedisServer, wait_until
+from tests.harness.servers import MASTER_NAME, SentinelServer, SentinelSet
 
 #: For its word on whether there is a Redis to start.
 pytestmark = pytest.mark.usefixtures("redis_server")
@@ -50,3 +57,46 @@ def test_the_database_of_a_sentinel_url_is_the_one_that_kombu_uses() -> None:
     ours = open_redis(url, options).connection_pool.connection_kwargs["db"]
     with kombu.Connection(url, transport_options=options) as broker:
         assert ours == int(broker.virtual_host) == 4
+
+
+@pytest.fixture(scope="module")
+def behind_sentinel(redis_server: RedisServer) -> Iterator[tuple[str, dict[str, Any]]]:
+    with SentinelServer(redis_server) as sentinel:
+        wait_until(lambda: sentinel.has_master(redis_server.port), what="the Sentinel knows its master")
+        yield (
+            f"sentinel://127.0.0.1:{sentinel.port}/9999",
+            {"master_name": MASTER_NAME, "socket_timeout": 0.3},
+        )
+
+
+def test_NEW_30_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_question(
+    behind_sentinel: tuple[str, dict[str, Any]], redis_server: RedisServer
+) -> None:
+    url, options = behind_sentinel
+    ledger = open_redis(url, options)
+    ledger.connection_pool.connection_kwargs["socket_timeout"] = 0.3
+    guarded = guarded_connection(lambda: "boot")(url, transport_options=options)
+    plain = kombu.Connection(url, transport_options=options)
+    with guarded, plain, redis_server.client(9999) as admin:
+        channel = guarded.default_channel
+        clients = {
+            "ledger": ledger,
+            "worker's channel": redis.Redis(connection_pool=channel.pool),
+            "worker's event loop": redis.Redis(connection_pool=channel.async_pool),
+            "book": channel.book._client,
+            "publisher": client_of(plain.default_channel),
+        }
+        for name, client in clients.items():
+            client.ping()
+            admin.client_pause(700)
+            with pytest.raises(redis.TimeoutError):
+                client.echo("late")
+            admin.client_unpause()
+            assert [client.echo("one"), client.echo("two")] == [b"one", b"two"], name
+
+
+def test_NEW_30_that_goes_for_TLS_too() -> None:
+    (kind,) = {hanging_up(SentinelManagedSSLConnection), hanging_up(hanging_up(SentinelManagedSSLConnection))}
+    url = "sentinel://a:1/0?ssl_cert_reqs=none"
+    pool = open_redis(url, {"master_name": "m"}).connection_pool
+    assert pool.connection_class is kind and issubclass(kind, SentinelManagedSSLConnection)

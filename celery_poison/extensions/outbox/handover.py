@@ -18,7 +18,7 @@ from kombu.utils import json as kombu_json
 from redis import Redis
 
 from celery_poison.broker.capture import Outgoing
-from celery_poison.broker.publish import bounded_options, is_one_database
+from celery_poison.broker.publish import bounded_options, client_of, is_one_database
 from celery_poison.errors import QueueFull
 from celery_poison.extension import Extensions
 from celery_poison.extensions.outbox.lanes import Copy
@@ -192,7 +192,7 @@ class Handover:
                 copies += _copies(channel, seq, note, message, parts)
         if self.is_atomic:
             return copies
-        pipe = Redis(connection_pool=channel.pool).pipeline(transaction=True)
+        pipe = client_of(channel).pipeline(transaction=True)
         for copy in copies:
             if copy.list:
                 pipe.lpush(copy.list, copy.payload)
