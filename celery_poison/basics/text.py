@@ -28,6 +28,15 @@ def version(package: str = "celery-poison") -> str:
         return "(not installed)"
 
 
+def ordinal(number: int) -> str:
+    """Return *first*, *second*, … in words as far as they are short, else ``11th``."""
+    words = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+    if number <= len(words):
+        return words[number - 1]
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def clean(text: object) -> str:
     """Return one line of printable text; control characters become visible escapes."""
     told = str(text)

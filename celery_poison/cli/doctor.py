@@ -134,7 +134,8 @@ def examine(app: Celery) -> Iterator[Finding]:
         yield Finding("reachable", str(error), cure, broken=True)
     if settings.deploy_guard:
         yield _check_guard(settings)
-    yield from (_check_tasks(plugin), _check_broker(app), *destinations(plugin), _check_backend(app))
+    yield from (_check_tasks(plugin), _check_broker(app), *_check_queues(plugin))
+    yield from (*destinations(plugin), _check_backend(app))
     if directory := settings.spool_directory:
         spooled = spooled_here(directory)
         yield Finding("spool", spooled or f"nothing in {directory}", _SPOOLED if spooled else "")
@@ -244,6 +245,20 @@ def _check_broker(app: Celery) -> Finding:
         " come back when the broker returns them, or never: each delivery is looked up for that"
     )
     return Finding("broker", finding, "use Redis or RabbitMQ for all that celery_poison promises")
+
+
+def _check_queues(plugin: Plugin) -> Iterator[Finding]:
+    """Yield the queues of this app that RabbitMQ lets drop a message before its last death allowed."""
+    allowed = max(2, plugin.settings.max_crashes)
+    with suppress(Exception):  # what the user's modules raise is a finding of its own
+        allowed = max(allowed, *(policy.max_crashes for policy, _ in plugin.policies.values()))
+    for name, queue in plugin.app.amqp.queues.items():
+        limit = (queue.queue_arguments or {}).get("x-delivery-limit")
+        if isinstance(limit, int) and 0 <= limit <= allowed:
+            said = f"{name}: x-delivery-limit={limit}: RabbitMQ drops what {allowed} deaths would quarantine"
+            yield Finding(
+                "delivery_limit", said, f"set it well above {allowed}, to 20 for example, in a new queue"
+            )
 
 
 def _redis_broker(channel: Any) -> Finding:

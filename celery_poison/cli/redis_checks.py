@@ -169,7 +169,8 @@ def durability(client: redis.Redis, wanted: str) -> Finding:
     except NoPromise as error:
         if wanted == "sync":
             return Finding("durability", error.found, error.cure, broken=True)
-        return Finding("durability", f"process; sync is not possible here ({error.found})")
+        kept = "process: a start outlives its worker; if Redis itself crashes, the last moments may be lost"
+        return Finding("durability", kept)
     if wanted == "sync":
         return Finding("durability", f"sync: {means.said}", means.slow)
     return Finding("durability", f"process; sync is possible: {means.said}")

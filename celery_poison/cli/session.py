@@ -17,6 +17,7 @@ from celery_poison.basics import text
 from celery_poison.basics.text import apps_given, clean
 from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
+from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.care import BadCare, seconds_of
 from celery_poison.quarantine.search import UNITS, BadFilter
@@ -157,7 +158,20 @@ def _without_app(error: PoisonError) -> str:
     app = getattr(context and context.obj, "app", None)
     if not isinstance(error, ConfigurationError) or getattr(app, "main", "") != "default":
         return ""
-    return "" if any(apps_given()) else "; no app was named: write celery -A proj poison ..., or set APP"
+    return "" if any(apps_given()) else "no app was named: write celery -A proj poison ..., or set APP"
+
+
+def _meanwhile(error: PoisonError) -> str:
+    """Return what workers do while Redis is away, and what to type; empty for any other error."""
+    app = getattr(click.get_current_context().obj, "app", None)
+    if not isinstance(error, LedgerUnavailable) or "not reachable" not in str(error) or app is None:
+        return ""
+    try:
+        goes_on = plugin_of(app).settings.fail_open
+    except ConfigurationError:
+        return ""
+    does = "go on, tasks run unguarded" if goes_on else "start no guarded task (poison_fail_open=False)"
+    return f"; meanwhile workers {does}; next: {text.command('poison doctor')}"
 
 
 def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,7 +182,9 @@ def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except PoisonError as error:
-            raise Refused(f"{error}{_without_app(error)}", status_of(error)) from error
+            reason = _without_app(error)
+            line = f"{reason} ({error})" if reason else f"{error}{_meanwhile(error)}"
+            raise Refused(line, status_of(error)) from error
 
     return run
 

@@ -79,37 +79,51 @@ def _tell(console: Any, seen: Overview) -> None:
         console.echo(f"{name:<12}{clean(value)}")
     for warning in seen.warnings:
         console.echo(console.style("WARNING", fg="red", bold=True) + f"  {clean(warning)}")
-    say(f"next: {seen.next[0] if seen.next else command('poison journal tail')}", err=True)
+    if not seen.next:
+        say(f"next: {command('poison journal tail')}", err=True)
 
 
 def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each row; what is zero, and a gate that is open, has none."""
+    yield from _message_lines(seen)
+    yield from ((panel.name, panel.line) for panel in seen.panels if panel.line)
+    yield from _fleet_lines(seen)
+    yield "monitor", seen.monitor or "none"
+    yield "journal", f"{seen.journal} entries"
+    yield "ledger", f"{seen.ledger}, namespace {seen.namespace}"
+
+
+def _message_lines(seen: Overview) -> Iterator[tuple[str, str]]:
     if seen.observe_only or seen.would_quarantine:
         kinds = (f"{number} {causes.short(cause)}" for cause, number in seen.would_quarantine.items())
         yield "observed", f"would have been quarantined so far: {', '.join(kinds) or 'nothing'}"
     yield "quarantine", count_of(seen.quarantined, "message")
-    if seen.leaving:
-        yield "leaving", f"{count_of(seen.leaving, 'message')} that leave by themselves; show ID has the time"
-    yield "given up", count_of(seen.failed, "message")
-    yield "candidates", _suspects_line(seen)
-    yield "running", count_of(seen.running, "message")
-    yield "parked", f"{count_of(seen.parked, 'message')} that wait for an earlier run to end"
-    if (stuck := seen.stranded).total:
-        kinds = (f"{number} {kind}" for kind, number in stuck.counts.items() if number)
-        yield "stuck", f"no worker works on {count_of(stuck.total, 'message')}: {', '.join(kinds)}"
-    yield "blocked", count_of(seen.blocked, "rule")
+    stuck, messages = seen.stranded, partial(count_of, noun="message")
+    kinds = (f"{number} {kind}" for kind, number in stuck.counts.items() if number)
+    rows = (
+        ("leaving", seen.leaving, f"{messages(seen.leaving)} that leave by themselves; show ID has the time"),
+        ("given up", seen.failed, messages(seen.failed)),
+        ("candidates", seen.candidates, _suspects_line(seen)),
+        ("running", seen.running, messages(seen.running)),
+        ("parked", seen.parked, f"{messages(seen.parked)} that wait for an earlier run to end"),
+        ("stuck", stuck.total, f"no worker works on {messages(stuck.total)}: {', '.join(kinds)}"),
+        ("blocked", seen.blocked, count_of(seen.blocked, "rule")),
+    )
+    yield from ((name, text) for name, number, text in rows if number)
     for wish in seen.asked:
         since, left = when(wish.since), span(wish.until - seen.at)
         yield "asked for", f"{since}: {wish.story}; within {left} {wish.how}"
-    yield from ((panel.name, panel.line) for panel in seen.panels if panel.line)
-    yield "gate", gate_line(seen.gate)
+
+
+def _fleet_lines(seen: Overview) -> Iterator[tuple[str, str]]:
+    if seen.gate.closed or seen.gate.lifted_at is not None:
+        yield "gate", gate_line(seen.gate)
     yield "workers", f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
     if seen.alive:
         yield "tasks", _tasks_line(seen)
-    unguarded, errors = count_of(seen.unguarded, "task"), count_of(seen.ledger_errors, "ledger error")
-    yield "errors", f"{unguarded} ran unguarded, {errors}"
-    yield "monitor", seen.monitor or "none"
-    yield "journal", f"{seen.journal} entries"
-    yield "ledger", f"{seen.ledger}, namespace {seen.namespace}"
+    if seen.unguarded or seen.ledger_errors:
+        unguarded, errors = count_of(seen.unguarded, "task"), count_of(seen.ledger_errors, "ledger error")
+        yield "errors", f"{unguarded} ran unguarded, {errors}"
 
 
 def _tasks_line(seen: Overview) -> str:
@@ -122,8 +136,6 @@ def _tasks_line(seen: Overview) -> str:
 
 
 def _suspects_line(seen: Overview) -> str:
-    if not seen.candidates:
-        return "0"
     since = f"; the oldest for {span(seen.at - seen.suspected_since)}" if seen.suspected_since else ""
     if seen.observe_only:
         return f"{seen.candidates}, only observed: they run as Celery runs them{since}"

@@ -80,13 +80,13 @@ def kept_for(group: Any, raised: Mapping[str, str]) -> str:
 
 
 def docs() -> str:
-    """Return the address of the documentation, as the installed package declares it."""
+    """Return the address of the documentation, as the installed package declares it; empty: it does not."""
     with suppress(metadata.PackageNotFoundError):
         for each in metadata.metadata("celery-poison").get_all("Project-URL") or ():
             name, _, address = each.partition(", ")
             if name == "Documentation":
                 return str(address)
-    return "https://pypi.org/project/celery-poison/"
+    return ""
 
 
 def zone() -> str:

@@ -8,9 +8,11 @@ from typing import Any
 
 from celery_poison import causes
 from celery_poison.basics.parts import Panel
-from celery_poison.basics.text import argument, command, count_of, short, some_of, span
+from celery_poison.basics.text import argument, command, count_of, ordinal, short, some_of, span
+from celery_poison.causes import Evidence
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.evidence import place_in
 from celery_poison.quarantine.queues import Backlog, Deaf
 from celery_poison.quarantine.stranded import Stranded
 from celery_poison.quarantine.views import GateRecord
@@ -50,6 +52,8 @@ class Overview:
         observe_only: whether this app only observes (``poison_observe_only``).
         would_quarantine: cause -> messages that would have been quarantined while it did.
         observed: those of them that go round still, the most deaths first.
+        last_death: the last journalled death of a task process, while this app only observes; empty: none.
+        deaths_allowed: deaths that quarantine a message of that task.
         last_worker: which worker has ended or died last, and when; empty where none has.
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
@@ -83,6 +87,8 @@ class Overview:
     observe_only: bool
     would_quarantine: dict[str, int]
     observed: list[MessageRecord]
+    last_death: dict[str, str]
+    deaths_allowed: int
     workers: list[WorkerRecord]
     last_worker: str
     monitor: str
@@ -140,11 +146,24 @@ class Overview:
     def _observing(self) -> list[str]:
         """What would be in quarantine at this moment if it were not only observed."""
         if not self.observed:
-            return []
+            return [self._deaths] if self.observe_only and self._deaths else []
         worst, number = self.observed[0], count_of(len(self.observed), "message")
         which = "most deaths: " if len(self.observed) > 1 else ""
         about = f"{which}{worst.task}, {causes.short(worst.cause)}, {count_of(worst.crashes, 'death')}"
         return [f"observing: {number} would be in quarantine ({about})"]
+
+    @property
+    def _deaths(self) -> str:
+        """What has died though nothing goes round: a message that is acknowledged early dies once."""
+        if not (number := sum(self.process_deaths.values())):
+            return ""
+        about = ""
+        if last := self.last_death:
+            place = place_in(Evidence.decode(last["evidence"]).source)
+            parts = (causes.short(last["cause"]), last["task"], place)
+            about = f" ({'the last: ' if number > 1 else ''}{', '.join(filter(None, parts))})"
+        so_far = f"observing: {count_of(number, 'death')} so far{about}"
+        return f"{so_far}; guarded, it would be caught at its {ordinal(self.deaths_allowed)}"
 
     @property
     def next(self) -> list[str]:
@@ -152,6 +171,8 @@ class Overview:
         typed = ["poison groups"] if self.quarantined > 1 else []
         typed += [f"poison show {argument(short(self.oldest.id))}"] if self.oldest else []
         typed += [f"poison show {argument(short(record.id))}" for record in self.observed[:1]]
+        if self.last_death and not (self.quarantined or self.observed):
+            typed += [f"poison show {argument(short(self.last_death['id']))}"]
         typed += [words for panel in self.panels for words in panel.typed]
         return [command(words) for words in [*typed, *(["poison doctor"] if self.faults else [])]]
 
@@ -203,7 +224,8 @@ class Overview:
     def as_dict(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""
         shown = asdict(self)
-        del shown["stranded"], shown["observed"], shown["panels"]
+        for name in ("stranded", "observed", "panels", "last_death", "deaths_allowed"):
+            del shown[name]
         shown["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
         own = ("level", "next", "states", "guarded_tasks", "unguarded_tasks", "unguarded", "ledger_errors")
         return {

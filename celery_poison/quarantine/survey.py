@@ -18,7 +18,7 @@ from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.ledger.memory import SHARE
-from celery_poison.plugin import plugin_of
+from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.queues import find_deaf, read_backlogs
@@ -54,6 +54,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     seen = Overview(
         **totals,
         **_in_ledger(queries, settings),
+        **_died(plugin, queries),
         **_in_force(ledger),
         asked=wishes(ledger),
         ledger=without_secrets(plugin.ledger_url),
@@ -88,6 +89,19 @@ def _in_ledger(queries: Views, settings: Settings) -> dict[str, Any]:
         "last_worker": last_ended(queries),
         "monitor": queries.monitor(),
         "open_incidents": queries.open_incidents(),
+    }
+
+
+def _died(plugin: Plugin, queries: Views) -> dict[str, Any]:
+    """Return the last death of a task process where this app only observes, by the names of fields."""
+    if not plugin.settings.observe_only:
+        return {"last_death": {}, "deaths_allowed": plugin.settings.max_crashes}
+    died = (each for each in reversed(queries.journal()) if each.get("event") == "crashed")
+    newest = next((each for each in died if each["cause"] not in causes.OF_WORKERS), {})
+    policy, _ = plugin.policies.get(newest.get("task", ""), (None, False))
+    return {
+        "last_death": newest,
+        "deaths_allowed": policy.max_crashes if policy else plugin.settings.max_crashes,
     }
 
 

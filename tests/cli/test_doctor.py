@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
+from kombu import Queue
 
 from celery_poison.cli import redis_checks as server_checks
+from celery_poison.cli.doctor import _check_queues
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer, wait_until
 from celery_poison.upstream import hooks
@@ -294,7 +297,7 @@ def test_EMS_10_what_Redis_cannot_promise_fails_with_sync_and_is_only_told_witho
     assert "appendonly no" in found["said"] and "appendfsync always" in found["cure"]
     found = finding(Console(new_fleet(url).app), "durability")
     assert (found["level"], found["cure"]) == ("ok", "")
-    assert found["said"].startswith("process; sync is not possible here")
+    assert found["said"].startswith("process: ") and "sync" not in found["said"]
 
 
 @pytest.mark.parametrize(
@@ -389,3 +392,14 @@ def test_NEW_1_a_trial_queue_that_nobody_serves_is_told_by_doctor_and_status(
     assert finding(console, "trials")["level"] == "ok"
     ledger.fleet.beat("w3@test/1", {"queues": "court", "stopping": 0})  # it is still alive when status looks
     assert "court" not in console.out("status")
+
+
+def test_a_delivery_limit_that_drops_a_poison_before_its_last_death_is_told_with_the_cure() -> None:
+    limits = {"two": 2, "three": 3, "endless": -1, "none": None}
+    queues = [Queue(name, queue_arguments={"x-delivery-limit": limit}) for name, limit in limits.items()]
+    app = Celery("limits", broker="memory://", set_as_current=False, task_queues=[*queues, Queue("plain")])
+    app.conf.poison_redis_url = "redis://localhost"
+    (told,) = _check_queues(plugin_of(app))
+    assert told.said.startswith("two: x-delivery-limit=2: RabbitMQ drops what 2 deaths would quarantine")
+    assert "well above 2" in told.cure
+    app.close()

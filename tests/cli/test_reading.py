@@ -377,7 +377,13 @@ def test_first_screens_fit_into_80_columns_say_what_they_found_and_what_to_type(
         assert lines[-1].startswith("next: celery "), result.output
         assert first not in result.stdout, "a pipe gets the table alone"
     assert "4711" in console.out("workers"), "what kill takes"
-    assert console.run("status").output.splitlines()[-1].startswith("next: celery ")
+    status = console.run("status").output
+    assert any(line.startswith("  celery ") for line in status.splitlines()[:4]), status
+    assert "next: " not in status, "it is said once"
+    zero = [
+        line for line in status.splitlines() if re.search(r"\b0 (messages|rules|task)|^candidates +0", line)
+    ]
+    assert not [line for line in zero if not line.startswith("quarantine")], "what is zero is left out"
 
 
 def test_times_are_brief_and_local_and_whole_in_utc_with_an_option(console: Console, keeper: Keeper) -> None:

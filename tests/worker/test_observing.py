@@ -9,6 +9,7 @@ import pytest
 from billiard.exceptions import WorkerLostError
 
 from celery_poison import Quarantine
+from celery_poison.basics.text import command
 from celery_poison.quarantine.survey import overview
 from celery_poison.rules.blocks import Kind
 from tests import PATIENCE, sampled
@@ -61,6 +62,20 @@ def test_NEW_8_an_early_task_stays_early_and_its_caller_hears_what_celery_says(
             crew.send("kill_child", 7).get(timeout=PATIENCE)
         assert crew.starts("kill_child") == 1
         crew.await_that(lambda: crew.events("crashed"), "it is not journalled")
+        seen = overview(crew.app)
+        told = (
+            "observing: 1 death so far (SIGKILL, fleet.kill_child); guarded, it would be caught at its second"
+        )
+        assert seen.verdict[0] == told
+        (died,) = crew.events("crashed")
+        assert seen.next[0] == command(f"poison show {died['id'][:8]}")
+        with pytest.raises(WorkerLostError):
+            crew.send("segfault").get(timeout=PATIENCE)
+        crew.await_that(lambda: len(crew.events("crashed")) == 2, "it is not journalled")
+        told = overview(crew.app).verdict[0]
+        assert told.startswith("observing: 2 deaths so far (the last: SIGSEGV, fleet.segfault, tasks.py:"), (
+            told
+        )
         assert crew.send("small", "x" * 5000).get(timeout=PATIENCE) == 5000, "nothing is too large"
         crew.await_that(lambda: _would(crew) == [("fleet.small", "payload")], "it is not told")
         with pytest.raises(MemoryError):
