@@ -318,6 +318,7 @@ def test_a_worker_warns_of_hangs_that_leave_no_trace_and_only_of_those(
         def task() -> None: ...
 
         guarded(**options)(app.task(task, shared=False, name=f"t.{name}", time_limit=limit))
+    guarded(app.task(task, shared=False, name="celery_poison.told", time_limit=1))  # ours are no news
     greet(app)
     (warned,) = [line for line in caplog.messages if "a hang of" in line]
     assert "a hang of t.silent leaves no trace" in warned and "guarded(acks_on_timeout=False)" in warned
