@@ -20,7 +20,7 @@ from celery_poison.basics.text import argument, clean, command, count_of, litera
 from celery_poison.errors import ConfigurationError, GivenUp, LedgerUnavailable
 from celery_poison.ledger.notices import SUSPECTED, Fact, Notice
 from celery_poison.model import MessageRecord
-from celery_poison.plugin import BUILT_IN, OURS, plugin_of
+from celery_poison.plugin import BUILT_IN, plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.owner import without_secrets
 from celery_poison.upstream.requests import acks_end
@@ -85,10 +85,9 @@ def greet(app: Celery) -> None:
 
 
 def _silent(app: Celery, policies: Mapping[str, tuple[Policy, bool]]) -> list[str]:
-    """Return the user's guarded tasks whose messages their hard time limit acknowledges."""
+    """Return the guarded tasks whose messages are acknowledged when their hard time limit ends them."""
     keep = ((name, diverts and policy.rerun) for name, (policy, diverts) in policies.items())
-    users = (name for name, is_silent in keep if is_silent and not name.startswith(OURS))
-    tasks = [app.tasks[name] for name in users if name in app.tasks]
+    tasks = [app.tasks[name] for name, is_silent in keep if is_silent and name in app.tasks]
     return [
         task.name
         for task in tasks
