@@ -57,7 +57,7 @@ def _call_hooks_of(app: Celery, mid: str, sentence: str) -> None:
     # While a person fails it, it is reserved; whoever else knows its mid can send the task that calls this.
     is_failed = record.state == State.FAIL and record.resolution == "failed"
     if not is_failed and "deciding" not in raw:
-        logger.error("celery_poison: nobody has failed message %s: its on_failure is not called", clean(mid))
+        logger.error("celery_poison: message %s was not failed: its on_failure is not called", clean(mid))
         return
     call_hooks(app, record, raw, GivenUp(sentence))
 
