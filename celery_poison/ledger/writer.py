@@ -141,6 +141,12 @@ class Writer:
                 self._drop(pause=0.0)
         return connection.host, connection.port
 
+    def renew(self) -> None:
+        """Give this connection up, since it may lead nowhere; the next write opens another at once."""
+        if self._pid == os.getpid():
+            with self._lock:
+                self._drop(pause=0.0)
+
     def hang_up(self) -> None:
         """Break the connection, so that :meth:`wait` returns; from any thread, and for the last time."""
         connection: Any = self._connection if self._pid == os.getpid() else None

@@ -314,6 +314,9 @@ class Heartbeat:
         else:
             self._first = False
             self._sent_stopping, self._sent_run_id, self._sent_room = stopping, run_id, room
+            if not self.health.is_up:  # what is written without an answer may lead nowhere since then
+                self._writer.renew()
+                self._writer.open()
             self.health.is_up = True
             self.lease.confirmed(began)
         self._due = began + self.site.settings.heartbeat_interval

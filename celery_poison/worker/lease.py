@@ -21,7 +21,7 @@ from celery_poison.ledger.writer import Writer, command
 from celery_poison.settings import Settings
 from celery_poison.worker.threads import start_real_thread
 
-_LAYOUT = struct.Struct("=dqqd")
+_LAYOUT = struct.Struct("=dqqdq")
 
 #: Seconds after which a heartbeat without an answer says that the ledger is slow, and after which it says
 #: nothing: it is given up, or this process stood still.
@@ -95,7 +95,7 @@ class Lease:
             self.fd = os.memfd_create("poison-lease")
             os.ftruncate(self.fd, _LAYOUT.size)
         self._memory = mmap.mmap(self.fd, _LAYOUT.size)
-        self._rejoins = self._void = 0
+        self._rejoins = self._void = self._returns = 0
         self._asked_at = 0.0
         if fd is None:
             self.confirmed(clock())
@@ -109,12 +109,14 @@ class Lease:
     def asked(self) -> None:
         """A heartbeat is sent, and not answered yet."""
         self._asked_at = clock()
-        confirmed_at, _, _, _ = _LAYOUT.unpack_from(self._memory, 0)
+        confirmed_at, *_ = _LAYOUT.unpack_from(self._memory, 0)
         self._write(confirmed_at)
 
     def confirmed(self, asked_at: float) -> None:
         """Redis heard a heartbeat that was sent at ``asked_at`` of :func:`clock`."""
         self._asked_at = 0.0
+        if _LAYOUT.unpack_from(self._memory, 0)[0] == float("inf"):
+            self._returns += 1
         self._write(asked_at)
 
     def unknown(self) -> None:
@@ -130,7 +132,7 @@ class Lease:
     def void(self, number: int) -> None:
         """The broker connection is lost: what has a token up to this number, and has not begun, goes back."""
         self._void = number
-        confirmed_at, _, _, _ = _LAYOUT.unpack_from(self._memory, 0)
+        confirmed_at, *_ = _LAYOUT.unpack_from(self._memory, 0)
         self._write(confirmed_at)
 
     def is_void(self, token: str) -> bool:
@@ -138,14 +140,16 @@ class Lease:
         return int(token.rpartition(".")[2]) <= int(_LAYOUT.unpack_from(self._memory, 0)[2])
 
     def _write(self, confirmed_at: float) -> None:
-        _LAYOUT.pack_into(self._memory, 0, confirmed_at, self._rejoins, self._void, self._asked_at)
+        _LAYOUT.pack_into(
+            self._memory, 0, confirmed_at, self._rejoins, self._void, self._asked_at, self._returns
+        )
 
     def is_doubtful(self, token: str | None = None) -> bool:
         """Whether the lease may have run out, or ``token`` is older than the worker's last rejoin.
 
         While Redis is slow to answer it is as if it were away: others hear the heartbeats that it takes.
         """
-        confirmed_at, _, _, asked_at = _LAYOUT.unpack_from(self._memory, 0)
+        confirmed_at, _, _, asked_at, _ = _LAYOUT.unpack_from(self._memory, 0)
         now, outdated = clock(), token is not None and self.is_outdated(token)
         return outdated or bool(now - confirmed_at > self._trust and not SLOW < now - asked_at < GIVEN_UP)
 
@@ -153,6 +157,11 @@ class Lease:
         """Whether the worker was taken for dead after it had made this start."""
         rejoins = int(_LAYOUT.unpack_from(self._memory, 0)[1])
         return rejoins > 0 and rejoins_before(token) < rejoins
+
+    @property
+    def returns(self) -> int:
+        """How often Redis answered the main process again after it had been away."""
+        return int(_LAYOUT.unpack_from(self._memory, 0)[4])
 
     @property
     def is_unanswered(self) -> bool:
@@ -170,19 +179,26 @@ def rejoins_before(token: str) -> int:
     return int(token.partition(".")[0].partition("r")[2] or 0)
 
 
-def keep_child_alive(writer: Writer, keys: Keys, worker: str, settings: Settings) -> None:
+def keep_child_alive(writer: Writer, keys: Keys, worker: str, settings: Settings, lease: Lease) -> None:
     """Start the thread of a pool process that keeps its own lease and its connection.
+
+    Unanswered writes do not show that a connection leads nowhere: the main process, which is answered,
+    finds out, and its processes connect anew as soon as Redis answers it again (NEW-8).
 
     Args:
         worker: the incarnation for which it runs tasks.
+        lease: of its worker.
     """
     key, lasts = keys.child(worker, os.getpid()).encode(), int(settings.activation_interval * 1000)
     renewal = command(b"SET", key, b"1", b"PX", b"%d" % lasts)
 
     def work() -> None:
+        returns = lease.returns
         while True:
             with no_fork():
                 writer.follow()
+                if returns != (returns := lease.returns):
+                    writer.renew()
                 writer.send(renewal)
             writer.wait(settings.heartbeat_interval)  # shorter when the connection breaks: it is opened anew
 

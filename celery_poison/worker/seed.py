@@ -103,7 +103,7 @@ def _open_recorder(plugin: Plugin, ledger: Ledger, lease: int, worker: str) -> R
     serve(boot_id, Serving(recorder, ledger, lent, contained=True))
     # A thread may share no connection with greenlets.
     own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
-    keep_child_alive(own, ledger.keys, worker, settings)
+    keep_child_alive(own, ledger.keys, worker, settings, lent)
     patience = time.monotonic() + FIRST_BEAT
     while own is not writer and not own.connects and time.monotonic() < patience:
         time.sleep(0.01)  # its thread has helpers of its own then, which no suspect has left behind

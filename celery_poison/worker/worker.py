@@ -340,7 +340,7 @@ class Worker:
             return
         if self._crash_reports is not None:
             crash_reports.begin_report(self._crash_reports.path)
-        keep_child_alive(self._writer, self._ledger.keys, self._me.worker, self._settings)
+        keep_child_alive(self._writer, self._ledger.keys, self._me.worker, self._settings, self._lease)
 
     # --- beside its messages --------------------------------------------------------------------
 

@@ -43,6 +43,10 @@ class TcpProxy(Running):
         """Keep all connections and accept new ones, but forward nothing, not even that one was closed."""
         self._flowing.clear()
 
+    def strand(self) -> None:
+        """Forward nothing more on the connections that there are, and close none; later ones work."""
+        self._do(self._strand())
+
     def slow_down(self, seconds: float = 0.1) -> None:
         """Hold everything that is sent from now on for a moment."""
         self.delay = seconds
@@ -88,6 +92,11 @@ class TcpProxy(Running):
             self._server = await asyncio.start_server(self._link, HOST, self.port)
         self._flowing.set()
 
+    async def _strand(self) -> None:
+        self._flowing.clear()  # for good: what stands waits for this one
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+
     async def _drop(self) -> None:
         links = [*filter(None, self._links)]
         for link in links:
@@ -101,10 +110,13 @@ class TcpProxy(Running):
         try:
             if self._server is None:
                 raise ConnectionAbortedError("cut while it came")
-            await self._flowing.wait()
+            flowing = self._flowing
+            await flowing.wait()
             server, to_server = await asyncio.open_connection(*self.target)
             writers.append(to_server)
-            await asyncio.gather(self._pump(client, to_server), self._pump(server, to_client))
+            await asyncio.gather(
+                self._pump(client, to_server, flowing), self._pump(server, to_client, flowing)
+            )
             for writer in writers:
                 writer.close()
         except (OSError, asyncio.CancelledError):  # nobody serves there; or it is dropped
@@ -113,14 +125,16 @@ class TcpProxy(Running):
         finally:
             self._links.discard(task)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, flowing: asyncio.Event
+    ) -> None:
         data = b"not read yet"
         while data:
             data = await source.read(1 << 16)
             if self.delay:
                 # What comes meanwhile comes together: many small pieces do not add up.
                 await asyncio.sleep(self.delay)
-            await self._flowing.wait()
+            await flowing.wait()
             sink.write(data)
             await sink.drain()
         # The end of a stream is held like its bytes. Each direction ends by itself, so that what one side

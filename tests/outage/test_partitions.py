@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 
@@ -92,3 +93,25 @@ def test_EMS_2_connections_that_were_cut_once_are_no_incident(site: Site, proxy:
         site.await_that(site.is_over, "all ends are known, so that copies are recognised")
         assert site.result_of(site.send("where", 2, 0)) == "far@test", "after the copies"
         assert site.ran_once() and site.nobody_is_blamed()
+
+
+@pytest.mark.parametrize("pool", BOTH_POOLS)
+def test_NEW_8_processes_leave_a_connection_to_the_ledger_that_leads_nowhere(
+    new_site: NewSite, redis: RedisServer, proxy: TcpProxy, pool: str
+) -> None:
+    site = new_site(redis.url(), poison_activation_interval=60.0)
+    with site.worker("far", pool, env={"POISON_REDIS_URL": proxy.url(site.broker_url)}) as far:
+        far.wait_ready()
+        assert site.result_of(site.send("where", 1, 0)) == "far@test", "its process is connected"
+        proxy.strand()
+        numbers = count(2)
+
+        def is_guarded() -> bool:
+            sent = site.send("where", n := next(numbers), 0.5)
+            site.await_that(lambda: bool(site.starts()[n]), "tasks run")
+            is_on_record = sent.id in {start.id for _, start, _ in site.quarantine.queries.running()}
+            site.result_of(sent)
+            return is_on_record
+
+        site.await_that(lambda: all(is_guarded() for _ in range(4)), "what runs is on record again")
+        assert site.nobody_is_blamed()
