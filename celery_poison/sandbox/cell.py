@@ -8,11 +8,13 @@ stands where its job stood.
 from __future__ import annotations
 
 import _socket
+import atexit
 import os
 import pickle
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +35,8 @@ from celery_poison.upstream.requests import read_end
 #: loaded anew), and the descriptor of the memory with the worker's lease.
 Prepare = Callable[[Celery, Ledger | None, int], object]
 
+#: Seconds that are left to threads of the background when a run has ended, as a pool process leaves them.
+LAST_WORDS = 1.0
 #: What a process may hold before its watcher has set a limit.
 _UNCONFINED = resource.getrlimit(resource.RLIMIT_DATA)
 
@@ -89,12 +93,38 @@ def be_cell(said: Any, box: Any, home: tuple[Any, ...]) -> int:
     ``home`` is what ``prepare`` of the job in the ``box`` is given.
     """
     have_own_hub()
+    atexit._clear()  # what the worker does at its end, such as to remove its files
     job: Job = take(box)
     name = f"ForkPoolWorker-{job.number}"
     process: Any = ForkProcess(target=_run, args=(job, said, box, home), name=name, daemon=True)
     process.index = job.slot
     code: int = process._bootstrap()
+    if not code:  # it has given its result
+        _take_leave()
     return code
+
+
+def _take_leave() -> None:
+    """Let what reports in the background finish: a pool process would have gone on; its worker sets a limit.
+
+    Threads are waited for, and what this process has registered to be done at its end is done, as at the end
+    of any Python process. Daemon threads, such as those that send errors or spans, have ``LAST_WORDS``.
+    """
+    with suppress(Exception):  # it is not that of greenlets
+        threading._shutdown()  # type: ignore[attr-defined]
+    while not all(each.daemon for each in _background()):
+        time.sleep(0.01)
+    with suppress(Exception):
+        atexit._run_exitfuncs()
+    until = time.monotonic() + LAST_WORDS
+    while _background() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _background() -> list[threading.Thread]:
+    ours = threading.main_thread(), threading.current_thread()  # two, with greenlets
+    others = (each for each in threading.enumerate() if each not in ours)
+    return [each for each in others if not each.name.startswith("poison-")]
 
 
 def _run(job: Job, said: Any, box: Any, home: tuple[Any, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -47,6 +48,24 @@ def test_NEW_1_a_suspect_knows_that_it_is_on_trial_and_all_ends_reach_their_call
         assert court.suspect("trial.ends", "rolls-back").get(timeout=PATIENCE) == "rolls-back"
         court.await_acquittal()
     assert [event["event"] for event in court.events("rolled_back")] == ["rolled_back"]
+
+
+@POOLS
+def test_NEW_1_a_cell_lets_the_background_report_and_a_death_meanwhile_counts_for_nothing(
+    new_court: Any, redis_url: str, pool: str
+) -> None:
+    court: Court = new_court(redis_url)
+    with court.worker(pool=pool):
+        pids = [
+            court.suspect("trial.reports").get(timeout=PATIENCE),
+            court.suspect("trial.reports", "more").get(timeout=PATIENCE),
+        ]
+        court.await_acquittal()
+        court.await_that(lambda: not any(map(procfs.is_alive, pids)), "both have ended")
+        assert not court.quarantine.list(candidates=True)
+    reports = Counter({"daemon": 1, "thread": 1, "atexit": 1})
+    assert court.marks.count("reports", "end") == reports
+    assert court.marks.count("reports", "start").total() == 2
 
 
 @pytest.mark.parametrize("pool", sampled(["prefork"], ["gevent", "eventlet"]))
