@@ -42,7 +42,7 @@ _SENTENCES: Final = {
     BLOCKED: "was blocked when it arrived",
     FAILURES: "was put back more often than max_failures allows",
     REJECTED: "failed and its task does not acknowledge failures",
-    REQUESTED: "was sent to quarantine by its own task, or by a person who decided about a suspect",
+    REQUESTED: "was sent to quarantine by its own task or by a person",
     FAILURE: "failed with an exception, as its caller knows",
     FROZEN: "was running when its worker fell silent",
     SHUTDOWN: "was interrupted by a shutdown",

@@ -137,6 +137,11 @@ careful_options: tuple[Option, ...] = (
         is_flag=True,
         help="Count strikes and failures on, not from 0; old ones convict no more.",
     ),
+    click.option(
+        "--keep-expiry",
+        is_flag=True,
+        help="Refuse what has expired. Default: it leaves without its expiry, and runs.",
+    ),
     click.option("--after", metavar="TIME", callback=seconds, help="Later, by the active monitor: 10m, 1h."),
     click.option(
         "--times",
@@ -154,7 +159,7 @@ yes_run_again: Option = click.option(
 )
 
 #: What a release by the monitor cannot be.
-_BY_HAND = ("canary", "soak", "rate", "max_waiting", "keep_going", "keep_counts", "to")
+_BY_HAND = ("canary", "soak", "rate", "max_waiting", "keep_going", "keep_counts", "keep_expiry", "to")
 
 
 def _how(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -170,14 +175,15 @@ def _how(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return ("unschedule", {}) if cancel else ("schedule", {"after": after, "times": times or 1, **may})
     if times:
         raise click.UsageError("--times says how often --after is repeated: add --after")
-    canary, soak, rate, max_waiting, keep_going, keep_counts, to = by_hand.values()
+    canary, soak, rate, max_waiting, keep_going, keep_counts, keep_expiry, to = by_hand.values()
     if soak and not canary:
         raise click.UsageError("--soak says for how long a --canary is watched: add --canary")
     care = Care(
         canary=canary, soak=soak or SOAK, rate=rate, max_waiting=max_waiting, stop_on_death=not keep_going
     )
     on_progress = partial(say, err=True) if care.takes_time else None
-    more = {"to": to, "care": care, "on_progress": on_progress, "keep_counts": keep_counts, **may}
+    more = {"to": to, "care": care, "on_progress": on_progress, **may}
+    more |= {"keep_counts": keep_counts, "keep_expiry": keep_expiry}
     return "release", more
 
 

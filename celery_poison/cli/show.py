@@ -23,6 +23,7 @@ from celery_poison.quarantine.arguments import redacted
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, decoded, preview
 from celery_poison.quarantine.failing import canvas_in
 from celery_poison.quarantine.reading import Detail
+from celery_poison.quarantine.stored_message import EXPIRES, has_expired
 from celery_poison.states import State
 
 
@@ -76,6 +77,10 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     print_wrapped(near_paths(f"{sentences.STANDING[record.state]} {detail.story}"), "", 0)
     if waits := _waits(stored):
         print_wrapped(waits, "", 0)
+    if record.state == State.NDLV and stored is not None and has_expired(stored.headers):
+        print_wrapped(
+            f"It expired at {clean(str(stored.headers[EXPIRES]))}; a release leaves that out.", "", 0
+        )
     acts = acts_on(record, observe_only=detail.observe_only)
     _section(console, "next", acts)
     _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])

@@ -68,6 +68,7 @@ ACTIONS = {
             {
                 "force": _FORCED_RELEASE,
                 "keep_counts": "count its strikes and failures on, not from 0.",
+                "keep_expiry": "refuse what has expired: otherwise it leaves without its expiry, and runs.",
                 "yes_run_again": _RUN_AGAIN,
             },
         ),

@@ -50,6 +50,7 @@ class Request:
         force: of a release: even if this app has no such task.
         to: of a release: the queue that it goes to; empty: each message's own.
         keep_counts: of a release: strikes and failures are counted on.
+        keep_expiry: of a release: what has expired is refused, not published without its expiry.
         yes_run_again: of a release: also what has begun and must not run twice.
     """
 
@@ -59,6 +60,7 @@ class Request:
     force: bool = False
     to: str = ""
     keep_counts: bool = False
+    keep_expiry: bool = False
     yes_run_again: bool = False
 
     @property

@@ -21,7 +21,13 @@ from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.body import BodyBroken, BodyRefused
 from celery_poison.quarantine.failing import canvas_in
-from celery_poison.quarantine.stored_message import PublishRefused, as_released, publish_release, sent_to
+from celery_poison.quarantine.stored_message import (
+    PublishRefused,
+    able_to_run,
+    as_released,
+    publish_release,
+    sent_to,
+)
 from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.quarantine.views import Views
 from celery_poison.rules.destinations import ACTOR, verdict_header
@@ -90,7 +96,7 @@ class Departures:
             raise MessageNotFound(record.mid)
         stored = as_released(raw, record)
         if not record.destination:
-            publish_release(publisher, stored, record.queue, number)
+            publish_release(publisher, able_to_run(stored), record.queue, number)
             _, actor, note = _decision(record)
             decisions_of(self._ledger).released(record.mid, record.id, number, actor, note)
             return

@@ -29,7 +29,14 @@ from celery_poison.quarantine.decisions import (
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.owner import default_actor, refuse_to_run_again, refuse_unless_kept
 from celery_poison.quarantine.store import Store, whole
-from celery_poison.quarantine.stored_message import as_released, parcel_of, refusal_of, sent_to
+from celery_poison.quarantine.stored_message import (
+    able_to_run,
+    as_released,
+    parcel_of,
+    refusal_of,
+    refuse_if_expired,
+    sent_to,
+)
 from celery_poison.quarantine.transitions import decisions_of
 
 #: Bytes of bodies that are read at a time; one message may have more.
@@ -80,6 +87,7 @@ class Releases:
         force: bool = False,
         to: str = "",
         keep_counts: bool = False,
+        keep_expiry: bool = False,
         yes_run_again: bool = False,
         care: Care | None = None,
         on_outcome: Listener | None = None,
@@ -94,6 +102,8 @@ class Releases:
             force: even if this app has no such task, or the queue ``to`` is not known.
             to: this queue instead of their own. They stay there: put back, retried, or released once more.
             keep_counts: ``strikes`` and ``failures`` are counted on; those of before convict no more.
+            keep_expiry: refuse what has expired, and keep the time to live that it had in RabbitMQ.
+                Default: it leaves without either, since what a person releases is to run (NEW-26).
             yes_run_again: also what has begun and whose task says ``rerun=False`` (NEW-16).
             care: how careful; default: ``Care()``.
             on_progress: called with a sentence about what the release waits for, and how far it is.
@@ -105,7 +115,8 @@ class Releases:
         """
         if to and not force:
             self._store.refuse_unless_consumed(to)
-        how = {"force": force, "keep_counts": keep_counts, "yes_run_again": yes_run_again}
+        keep = {"keep_counts": keep_counts, "keep_expiry": keep_expiry}
+        how = {"force": force, "yes_run_again": yes_run_again, **keep}
         request = Request(verb="release", actor=actor or default_actor(), note=note, to=to, **how)
         return self._release(ids, request, care or Care(), on_outcome, on_progress)
 
@@ -288,6 +299,10 @@ def _parcel(request: Request, attempt: Releasable, raw: dict[str, bytes]) -> Par
     if not raw:
         raise MessageNotFound(f"no message {record.mid!r} in quarantine")
     stored = as_released(whole({"body": b"", **raw}), record)
+    if request.keep_expiry:
+        refuse_if_expired(stored)
+    else:
+        stored = able_to_run(stored)
     return parcel_of(
         sent_to(stored, request.to) if request.to else stored, request.to or record.queue, attempt.number
     )

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from kombu.utils import json as kombu_json
@@ -30,6 +31,8 @@ _WORD = 255
 _NOT_OF_THE_ORIGINAL = (*OURS, "redelivered", "x-delivery-count", "x-acquired-count")
 #: What is packed of a message beside its body.
 _PACKED = ("content_type", "content_encoding", "headers", "properties")
+#: Celery's header of the time after which workers discard a message, and RabbitMQ's time to live.
+EXPIRES, TTL = "expires", "expiration"
 #: Encodings of JSON that every process reads.
 _PLAIN = ("utf-8", "ascii", "us-ascii")
 #: RabbitMQ's transport repeats these among the properties.
@@ -178,6 +181,35 @@ def sent_to(stored: StoredMessage, queue: str) -> StoredMessage:
         return stored
     address = {**address, "exchange": "", "routing_key": queue}
     return replace(stored, properties={**stored.properties, "delivery_info": address})
+
+
+def has_expired(headers: Mapping[str, Any]) -> bool:
+    """Return whether workers would discard a message for the time in its headers."""
+    with suppress(ValueError, TypeError):
+        at = datetime.fromisoformat(headers.get(EXPIRES) or "")
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)) <= datetime.now(UTC)
+    return False
+
+
+def able_to_run(stored: StoredMessage) -> StoredMessage:
+    """Return the same message without an expiry that is over, and without the broker's time to live (NEW-26).
+
+    An expiry to come stays: a worker brings back what passes it.
+    """
+    properties = {name: value for name, value in stored.properties.items() if name != TTL}
+    headers = {**stored.headers, EXPIRES: None} if has_expired(stored.headers) else stored.headers
+    return replace(stored, headers=headers, properties=properties)
+
+
+def refuse_if_expired(stored: StoredMessage) -> None:
+    """Raise if workers would discard the message without running it.
+
+    Raises:
+        PublishRefused: its ``expires`` is over.
+    """
+    if has_expired(stored.headers):
+        at = stored.headers[EXPIRES]
+        raise PublishRefused(f"it expired at {at}: no worker would run it, unless --keep-expiry is left out")
 
 
 def as_released(raw: Mapping[str, bytes], record: MessageRecord) -> StoredMessage:

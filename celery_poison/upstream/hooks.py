@@ -57,7 +57,8 @@ HOOKS: Mapping[Part, _Table] = {
             "_context _decoded _delivery_info _message _request_dict _task _type time_limits "
             "execute_using_pool(pool) on_accepted(pid,time_accepted) on_success(failed__retval__runtime) "
             "on_failure(exc_info,send_failed_event,return_ok) on_timeout(soft,timeout) acknowledge() "
-            "reject(requeue) revoked() cancel(pool,signal) terminate(pool,signal)"
+            "reject(requeue) revoked() cancel(pool,signal) terminate(pool,signal) "
+            "_announce_revoked(reason,terminated,signum,expired)"
         ),
         "celery.worker.request": "create_request_cls(base,task,pool,hostname,eventer)",
         # What runs a task in its process (worker/child.py).

@@ -26,6 +26,10 @@ from celery_poison.worker.child import KEPT
 from celery_poison.worker.outcome import Case
 from celery_poison.worker.sending import SentRequest, Stage
 
+#: Why what a person has released is in quarantine again, and not discarded as Celery would.
+_EXPIRED = "it was released, and expired before it could begin"
+_REVOKED = "it was released, and its id or a stamp is revoked: its worker will not run it before a restart"
+
 
 class GuardedRequest(SentRequest):
     """Celery's request, with a start in the ledger."""
@@ -252,6 +256,17 @@ class GuardedRequest(SentRequest):
         elif self.worker_pid and self.needs.inflight.is_in_pool(self._ticket.token):
             self._is_wanted = reason
             self._end_process()
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        """Have Celery discard it; what a person has released comes back to quarantine (NEW-26)."""
+        if self.poison is None or not self.poison.release or self._ticket is not None or self.acknowledged:
+            super()._announce_revoked(reason, terminated, signum, expired)
+            return
+        self._already_revoked = True
+        if expired:  # Celery has just noted its id as revoked, for a later release, too
+            state.revoked.discard(self.id)
+        what = Disposition(Settlement.QUARANTINE, holds=True, cause=causes.REQUESTED)
+        self._never_begins(what, _EXPIRED if expired else _REVOKED)
 
     def wait_in_ledger(self) -> None:
         """Give its message to the ledger, which keeps it until a worker can try it."""
