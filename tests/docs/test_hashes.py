@@ -75,7 +75,7 @@ def _crash(ledger: Ledger, start: Start) -> None:
 
 
 def _crash_among_many(ledger: Ledger, start: Start) -> None:
-    ledger.client.hset(ledger.keys.gate, "until", 10**15)
+    ledger.client.hset(ledger.keys.gate, "until", 10**14)
     led = ledger.fleet.lead("monitor", 60_000)
     assert led is not None
     ledger.messages.claim(MID, b"", start)

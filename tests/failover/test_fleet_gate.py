@@ -85,7 +85,7 @@ def test_NEW_1_a_poison_is_convicted_while_the_gate_is_closed(
 ) -> None:
     crew = new_crew(redis_url, poison_trial=trial)
     ledger = plugin_of(crew.app).open_ledger()
-    ledger.client.hset(ledger.keys.gate, "until", 10**15)
+    ledger.client.hset(ledger.keys.gate, "until", 10**14)
     poison = crew.send("kill_main")
     with crew.supervise(1, pool, 2) as supervisor:
         crew.await_that(crew.quarantine.list, "convicted")

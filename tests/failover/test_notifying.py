@@ -256,7 +256,7 @@ def test_a_fleet_gate_that_closed_is_told_once_each_time(
 ) -> None:
     ledger, looking = keeper.ledger, watch()
     for closed_at in (1000, 2000):
-        row = {"until": 10**15, "closed_at": closed_at, "deaths": 3, "fleet": 6}
+        row = {"until": 10**14, "closed_at": closed_at, "deaths": 3, "fleet": 6}
         ledger.client.hset(ledger.keys.gate, mapping=row)
         looking.round()
         looking.round()

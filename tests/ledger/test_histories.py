@@ -61,7 +61,7 @@ EVENTS: dict[str, tuple[str, bool | None, Callable[[Book], Any]]] = {
     "spoilt": ("its worker ended while it was in a cell", None,
                lambda b: b.ledger.messages.interrupt(
                    MID, b.begin(), cause="worker_lost", doubt=500, spoilt=True)),
-    "alive": ("it ended alive", None,
+    "retry": ("it asked for a retry", None,
               lambda b: b.ledger.messages.acquit(MID, b.begin(), final=False)),
     "released": ("it was released", None, Book.release),
 }  # fmt: skip
@@ -73,7 +73,7 @@ def _told(sequence: tuple[str, ...]) -> tuple[History, int]:
     for name in sequence:
         row, alone, _ = EVENTS[name]
         history = counts()[row].add(history)
-        proven = 0 if name in ("alive", "released") else proven + bool(alone)
+        proven = 0 if name == "released" else proven + bool(alone)
     return history, proven
 
 
@@ -92,20 +92,15 @@ def test_SAP_3_every_short_history_is_counted_as_the_docs_tell(redis_url: str) -
                 proven,
             ), sequence
             assert kept.candidate == _is_suspect(sequence), sequence
-            assert kept.probation == ("released" in sequence and "alive" not in _since_release(sequence))
+            assert kept.probation == ("released" in sequence)
 
 
 def _is_suspect(sequence: tuple[str, ...]) -> bool:
     suspect = False
     for name in sequence:
         _, alone, _ = EVENTS[name]
-        suspect = name != "alive" and (suspect or alone is not None or name == "released")
+        suspect = suspect or alone is not None or name == "released"
     return suspect
-
-
-def _since_release(sequence: tuple[str, ...]) -> tuple[str, ...]:
-    last = max(place for place, name in enumerate(sequence) if name == "released")
-    return sequence[last:]
 
 
 def test_a_history_is_forgotten_after_30_days_unless_its_message_is_a_candidate(redis_url: str) -> None:

@@ -474,7 +474,7 @@ def test_NEW_6_a_release_that_keeps_the_counts_goes_on_with_them_and_what_ends_a
     ledger.messages.claim("m", b"", start)
     ledger.messages.acquit("m", start, final=False)  # a retry
     history = Views(ledger).history(start.id)
-    assert (history.strikes, history.old_strikes, history.probation) == (0, 0, False)
+    assert (history.strikes, history.old_strikes, history.probation) == (1, 1, True)
     assert (history.failures, history.old_failures) == (4, 3)
 
 

@@ -117,7 +117,7 @@ def test_MSG_7_what_each_queue_has_in_store_is_counted_for_who_adds_workers(
 
 def test_NEW_1_the_fleet_gate_is_a_gauge(scraper: Scraper, keeper: Keeper) -> None:
     assert scraper.await_that("up", is_=1)["fleet_gate_closed", ()] == 0
-    keeper.ledger.client.hset(keeper.ledger.keys.gate, "until", 10**15)
+    keeper.ledger.client.hset(keeper.ledger.keys.gate, "until", 10**14)
     scraper.await_that("fleet_gate_closed", is_=1)
     assert keeper.ledger.fleet.lift_gate("ann")
     scraper.await_that("fleet_gate_closed", is_=0)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kombu.transport import redis
 
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import identify
@@ -41,6 +42,10 @@ class Counted(Ledger):
             return call_each(name, calls, **common)
 
         self.scripts.call_each = counted  # type: ignore[method-assign]
+
+
+#: Of a transport that says of each delivery whether it came before; nothing is asked of it here.
+CHANNEL = object.__new__(redis.Channel)
 
 
 class Site:
@@ -99,6 +104,7 @@ class Site:
         self.admission(
             SimpleNamespace(
                 headers={"id": f"i{number}", "task": "t", "poison_mid": f"m{number}", **headers},
+                channel=CHANNEL,
                 delivery_info=self.delivery_info(redelivered),
                 queue_name="q",
                 content_type="application/json",

@@ -5,11 +5,16 @@ local function expire_history(lineage)
   if redis.call('HGET', lineage, 'candidate') ~= '1' then redis.call('EXPIRE', lineage, 2592000) end
 end
 
--- Clear its flag, and journal that; after its last run its history goes too. Whether there was something to clear:
--- it was a candidate, or a released message; nil where it has no history. `why` it never ran, if it did not.
+-- Clear its flag, and journal that; its history goes too. Whether there was something to clear: it was a candidate, or
+-- a released message; nil where it has no history, or where a retry follows: that proves nothing, and the retry is on
+-- trial in its place. `why` it never ran, if it did not.
 local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mid, e, final, why)
   local line = hash(lineage)
   if not line.id then return nil end
+  if not final then
+    redis.call('HDEL', lineage, 'last_token', 'charged')  -- a start that was cut off before has lost it
+    return nil
+  end
   local cleared = line.candidate == '1' or line.probation == '1'
   if cleared and why and why ~= '' then
     journal(stream, maxlen, {event = 'duplicate', id = e.id, mid = mid, token = e.token, task = e.task,
@@ -22,12 +27,6 @@ local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mi
       payload_bytes = e.payload_bytes})
   end
   redis.call('ZREM', candidates, e.id)
-  if final then
-    redis.call('DEL', lineage)
-  else
-    redis.call('HSET', lineage, 'candidate', '0', 'probation', '0', 'strikes', '0',
-      'proven', '0', 'tried', '0', 'spoilt', '0', 'doubt', '0', 'doubted', '0', 'old_strikes', '0')
-    redis.call('HDEL', lineage, 'last_token', 'charged')  -- a start that was cut off before has lost it
-  end
+  redis.call('DEL', lineage)
   return cleared
 end

@@ -1,4 +1,4 @@
--- acquit: a message with a history ended alive, or never ran. Clears its flag; after its last run its record.
+-- acquit: a message with a history ended alive, or never ran. Clears its flag and its record, unless a retry follows.
 -- KEYS[1] running    hash
 -- KEYS[2] done       hash
 -- KEYS[3] lineage    hash
@@ -10,7 +10,7 @@
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start
--- ARGV[4] final      1 when the lineage ends here, 0 when it goes on as a retry
+-- ARGV[4] final      1 when the lineage ends here, 0 when it goes on as a retry, which keeps its flag
 -- ARGV[5] copy       1 when the broker may not have heard of it: the mark by which a copy is recognised stays
 -- ARGV[6] why        it never ran; empty: it ended alive
 -- RETURNS OK, 1 if it was a candidate or a released message
