@@ -22,6 +22,8 @@ import pytest
 from tests.services import ALL, FIRST
 
 LIST = Path(__file__).with_name("rest.txt")
+#: What CI has no time for either, and `tox -e matrix` runs: kept by hand, where a cheaper test shows as much.
+LONG = Path(__file__).with_name("long.txt")
 #: Seconds of all processes together, by the durations, that the tests in the first run may take.
 BUDGET = 2100.0
 #: Seconds beyond which a test is not kept for being the fastest of its file, and those of one with a worker.
@@ -30,8 +32,8 @@ TOO_SLOW, WITH_A_WORKER = 15.0, 1.5
 PASSED = "POISON_TEST_PASSED"
 
 
-def listed() -> list[str]:
-    return [line for line in LIST.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
+def listed(path: Path = LIST) -> list[str]:
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
 
 
 def take_whole_what_is_named(config: pytest.Config) -> None:
@@ -42,10 +44,11 @@ def take_whole_what_is_named(config: pytest.Config) -> None:
 
 
 def mark_rest(items: Iterable[pytest.Item]) -> None:
-    rest = set(listed())
-    for item in items:
-        if item.nodeid in rest or item.nodeid.partition("[")[0] in rest:
-            item.add_marker("rest")
+    for marker, path in (("rest", LIST), ("matrix", LONG)):
+        tests = set(listed(path))
+        for item in items:
+            if item.nodeid in tests or item.nodeid.partition("[")[0] in tests:
+                item.add_marker(marker)
 
 
 def leave_out_passed(config: pytest.Config, items: list[pytest.Item]) -> None:
