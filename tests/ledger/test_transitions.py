@@ -146,12 +146,12 @@ class LedgerMachine(RuleBasedStateMachine):
         if book.state is not State.DLNG:
             return
         self.ledger(which).messages.acquit(mid, start_of(mid, book.token), final=final)
+        if not final:  # a retry goes on as it was
+            book.state = State.TBDL
+            return
         if book.candidate:
             self.events["cleared"] += 1
-        if final:
-            book.forget()
-        else:
-            book.candidate, book.strikes, book.state = False, 0, State.TBDL
+        book.forget()
 
     @rule(mid=mids, which=clients)
     def its_worker_dies_after_the_end_and_a_copy_comes(self, mid: str, which: int) -> None:
