@@ -209,7 +209,7 @@ def test_NEW_1_who_is_cleared_is_in_doubt_no_more(dying: DyingFleet) -> None:
     _close(dying)
     assert dying.crash("a.1", shared=True).history.doubted
     start = Start("R", "a.2", "w1/b", 7, 1, 1, 1, "t1", "shop.convert", "celery", 2, 5, 10, 1)
-    dying.ledger.messages.acquit("m1", start, final=False)
+    dying.ledger.messages.acquit("m1", start, final=True)
     assert not dying.queries.history("t1").doubted
 
 

@@ -27,11 +27,13 @@ PACKAGE = Path(celery_poison.__file__).parent
 OTHERS = frozenset(
     {
         "_asdict",
+        "_clear",
         "_current_frames",
         "_exit",
         "_fields",
         "_getframe",
         "_replace",
+        "_run_exitfuncs",
         "_sock",
         "_threadlocal",
         "_threadpool",
