@@ -41,6 +41,8 @@ def test_SAP_3_SAP_4_a_poison_is_quarantined_after_two_crashes_and_all_behind_it
 
     with fleet.supervise(cell.workers, cell.pool, cell.slots, defaults=True) as supervisor:
         wait_until(lambda: _is_over(fleet), what=lambda: _story(fleet, supervisor))
+        # The ledger may hear of the last death before the supervisor does.
+        wait_until(lambda: len(supervisor.deaths) >= min(cell.worker_deaths))
         deaths = len(supervisor.deaths)
 
     _assert_the_poison_was_caught(cell, fleet, poison.id)

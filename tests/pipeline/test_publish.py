@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,7 +152,7 @@ def test_sheets_that_would_do_the_same_have_one_effect() -> None:
 
 
 def test_who_has_no_spark_reads_and_applies_all_the_same(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = commands.find_spec
     monkeypatch.setattr(commands, "find_spec", lambda name: None if name == "pyspark" else found(name))
@@ -174,7 +175,9 @@ def test_who_has_no_spark_reads_and_applies_all_the_same(
     assert "applied already" in run("--apply", str(version), status=1)
     assert run("--show") == "nothing is proposed\n"
     assert run("--rollback") == "took back 1 rules, and the policy is as it was before\n"
-    assert "pip install 'celery-poison[spark]'" in run("--lake", "/nowhere", status=1)
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    assert "pip install 'celery-poison[spark]'" in run("--lake", str(lake), status=1)
 
 
 def test_reading_a_proposal_imports_no_spark() -> None:
