@@ -72,6 +72,8 @@ class Book:
         #: Acknowledged, or about to be, since they are on record elsewhere: a Redis that forgets that
         #: acknowledgement has forgotten the record, too.
         self._moved: set[str] = set()
+        #: Such ones that went back after an outage: an acknowledgement that comes later is void.
+        self._retracted: set[str] = set()
         self._boot_ids: set[str] = set()
         #: Boot ids under which something may be on its way from a queue, and no channel waits for it.
         self._arriving: set[str] = set()
@@ -141,6 +143,8 @@ class Book:
     def acknowledge(self, tag: str) -> None:
         """Tell Redis that a message is done, now or as soon as it is there."""
         with self._lock:
+            if tag in self._retracted:
+                return self._retracted.discard(tag)
             self._holders.pop(tag, None)
             self._returns.pop(tag, None)
             self._acks.setdefault(tag, time.monotonic())
@@ -195,12 +199,7 @@ class Book:
         """
         self._find_strays()
         if self._is_away:
-            # Redis may have forgotten the record with it: a copy is recognised, if it has not.
-            with self._lock:
-                for tag in [tag for tag in self._acks if tag in self._moved]:
-                    del self._acks[tag]
-                    self._moved.discard(tag)
-                    self._returns[tag] = False
+            self._retract()
         try:
             self._tell_acks()
             self._tell_returns()
@@ -211,12 +210,30 @@ class Book:
             raise
         self._is_away = False
 
+    def _retract(self) -> None:
+        """Put back what is on record elsewhere, acknowledged or about to be: Redis may have forgotten it.
+
+        A copy is recognised where Redis has not.
+        """
+        with self._lock:
+            for tag in self._moved:
+                self._acks.pop(tag, None)
+                self._holders.pop(tag, None)
+                self._returns[tag] = False
+            self._retracted |= self._moved
+            self._moved.clear()
+
     def renew(self) -> None:
         """Let the visibility timeout of everything that is held begin anew (TP1-8)."""
         with self._lock:
             tags = list(self._holders)
-        if tags:
+        if not tags:
+            return
+        try:
             self._unacked.renew(tags)
+        except AWAY as error:
+            self._gone_away(error)
+            raise
 
     def _find_strays(self) -> None:
         """A message in no channel, and not in use for two looks running, goes back."""

@@ -226,6 +226,33 @@ def test_NEW_9_an_entry_that_reappears_and_was_on_record_elsewhere_goes_back(
     assert process.book.is_empty
 
 
+@pytest.mark.parametrize(("is_done", "late"), [(True, False), (True, True), (False, True)])
+def test_NEW_9_what_is_on_record_elsewhere_and_acknowledged_after_an_outage_goes_back(
+    site: Site, process: Process, line: TcpProxy, is_done: bool, late: bool
+) -> None:
+    """The record may be lost, and the loop says only after the outage what was decided before it."""
+    site.send(0)
+    receiver = process.connect()
+    (message,) = receiver.receive(1)
+    receiver.consumer.cancel()
+    message.has_moved()
+    if is_done:
+        message.is_done()
+    line.cut()
+    for _ in range(2):
+        with pytest.raises(book.AWAY):
+            process.book.flush()
+            process.book.renew()
+    if not late:
+        message.ack()
+    line.heal()
+    process.book.flush()
+    if late:
+        message.ack()
+    assert mids(site) == ["m0"] and not site.entries()
+    assert process.book.is_empty
+
+
 def test_NEW_9_what_was_put_back_and_reappears_is_put_back_again(site: Site, process: Process) -> None:
     site.send(0)
     receiver = process.connect()
