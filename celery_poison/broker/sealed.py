@@ -24,6 +24,8 @@ class Sealed(Message):
         queue_name: the queue it was consumed from, if known.
         origin: what tells it from every other publish; empty where its transport has nothing.
         poison: the worker's notes about this delivery.
+        to_front: whether it goes to the front of its queue when it is put back.
+        is_blameless: whether it is put back through no failure of its own.
         went_back: whether it had been put back when it was done: a copy of it comes. None:
             unknown.
     """
@@ -32,6 +34,7 @@ class Sealed(Message):
     origin = ""
     poison: Any = None
     to_front = False
+    is_blameless = False
     went_back: bool | None = None
     _body: Any = None
 

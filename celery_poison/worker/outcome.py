@@ -171,8 +171,9 @@ class Outcomes:
 
     def _put_back_after(self, case: Case, seconds: float) -> None:
         """Put it back when its time has come; others use its prefetch credit meanwhile."""
+        put_back = partial(case.request.put_back_now, failed=case.what.settlement is Settlement.ROLL_BACK)
         if seconds <= 0:
-            return self._tell(case, case.request.put_back_now)
+            return self._tell(case, put_back)
         due, epoch = time.monotonic() + seconds, self.site.loop.epoch
         self.site.loop.call_in_loop(partial(self._lend_credit, epoch, back=False))
 
@@ -180,7 +181,7 @@ class Outcomes:
             if (left := due - time.monotonic()) > 0:
                 raise Retry(left)
             self.site.loop.call_in_loop(partial(self._lend_credit, epoch, back=True))
-            self._tell(case, case.request.put_back_now)
+            self._tell(case, put_back)
 
         self.site.background.do(wait)
 

@@ -75,6 +75,7 @@ class GuardedRequest(SentRequest):
         elif runtime is None:
             # A greenlet that was killed, by a cold shutdown for one: its pool takes that for a success.
             self._enter(Stage.LOST)
+            self._message.is_blameless = True
             self.reject(requeue=True)
             self._left_pool(End.REVOKED)
         else:
@@ -291,11 +292,15 @@ class GuardedRequest(SentRequest):
         self._enter(Stage.SETTLED)
         self.acknowledge()
 
-    def put_back_now(self) -> None:
-        """Put the message back to the front of its queue (WAS-3)."""
+    def put_back_now(self, *, failed: bool = False) -> None:
+        """Put the message back to the front of its queue (WAS-3).
+
+        Args:
+            failed: its run failed, which its queue may count, too.
+        """
         self._enter(Stage.SETTLED)
         if not self.acknowledged:
-            self._message.to_front = True
+            self._message.to_front, self._message.is_blameless = True, not failed
             super().reject(requeue=True)
 
     def had_finished(self) -> None:
@@ -314,7 +319,7 @@ class GuardedRequest(SentRequest):
             with marking(self.id):  # the retry is looked up before it runs
                 if send(lost, info_of(lost)):
                     return
-        self.put_back_now()
+        self.put_back_now(failed=True)
 
     # --- acknowledgement -----------------------------------------------------------------------
 

@@ -306,7 +306,7 @@ class SentRequest(Request):
             return False
         if self._ticket is not None or self.acknowledged or not getattr(self._message, "is_mine", True):
             return False
-        self._went_back = self._message.to_front = True
+        self._went_back = self._message.to_front = self._message.is_blameless = True
         state.task_ready(self)
         self.reject(requeue=True)
         return True
