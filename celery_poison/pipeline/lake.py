@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
@@ -28,9 +28,15 @@ from celery_poison.pipeline import sink
 from celery_poison.pipeline.schema import GAPS, JOURNAL, LAKE, LAST_MS, VERSIONS
 from celery_poison.pipeline.window import day
 
+T = TypeVar("T")
+
 #: The description of a journal that no ingest made.
 GENERATED = "a generated history"
 _PARTITIONS = ("app", "date", "healthy")
+#: How often an append and a deletion are tried beside each other.
+_TRIES = 10
+#: In a path Spark takes some of these for a pattern, and Delta cannot name the others.
+_UNUSABLE = frozenset("[]{}*?\\^|%")
 #: Column, comparison and value, all of which must hold.
 Filters = Sequence[tuple[str, str, Any]]
 
@@ -190,8 +196,11 @@ class Table:
             return self._session.createDataFrame([], schema)
         if not sink.is_local(self.uri):
             return sink.read(self._session, self.uri, self.files(filters), schema, columns)
+        # deltalake quotes the directory, which Spark takes as it is; below it nothing needs quotes.
+        below = len(self.delta.metadata().partition_columns) + 1
+        files = [f"{self.uri}/{'/'.join(path.split('/')[-below:])}" for path in paths]
         reader = self._session.read.schema(schema).option("basePath", self.uri)
-        return reader.parquet(*paths).select(*schema.names)
+        return reader.parquet(*files).select(*schema.names)
 
     def files(self, filters: Filters) -> list[tuple[str, str]]:
         """Return what :func:`sink.listed` tells of the files that :meth:`frame` would read, if any."""
@@ -241,19 +250,34 @@ class Table:
         Raises:
             LakeTaken: somebody else committed for this app since the table was read.
         """
-        with taken(self.uri):
-            self.delta.create_write_transaction(
-                [file.action() for file in files],
-                "append" if replacing is None else "overwrite",
-                self.delta.schema(),
-                partition_by=list(self.partitions),
-                partition_filters=list(replacing) if replacing else None,
-                commit_properties=CommitProperties(
-                    custom_metadata={"celery_poison": json.dumps({"app": app, **(metadata or {})})},
-                    app_transactions=position.transactions(app) + [Transaction(identity, 1)] * bool(identity),
-                ),
-            )
-        self.refresh()
+        before = self.position(app)
+        beside_others(
+            self,
+            lambda: self._commit(files, app, position, metadata, replacing, identity),
+            # Delta refuses to append beside a deletion, too, which has taken nothing from these.
+            again=lambda: replacing is None and self.position(app) == before,
+        )
+
+    def _commit(
+        self,
+        files: Sequence[sink.Written],
+        app: str,
+        position: Position,
+        metadata: Mapping[str, Any] | None,
+        replacing: Sequence[tuple[str, str, Any]] | None,
+        identity: str,
+    ) -> None:
+        self.delta.create_write_transaction(
+            [file.action() for file in files],
+            "append" if replacing is None else "overwrite",
+            self.delta.schema(),
+            partition_by=list(self.partitions),
+            partition_filters=list(replacing) if replacing else None,
+            commit_properties=CommitProperties(
+                custom_metadata={"celery_poison": json.dumps({"app": app, **(metadata or {})})},
+                app_transactions=position.transactions(app) + [Transaction(identity, 1)] * bool(identity),
+            ),
+        )
 
     def write(self, rows: Any, app: str, position: Position, replacing: Sequence[Any] | None = None) -> None:
         """Write a DataFrame, which Spark's tasks do, or a small Arrow table, and commit it."""
@@ -266,16 +290,27 @@ def _of_delta(schema: Schema) -> StructType:
     return StructType.fromJson(json.loads(schema.to_json()))
 
 
-@contextmanager
-def taken(uri: str) -> Any:
-    """Raise :class:`LakeTaken` in place of what deltalake says of a lost race."""
-    try:
-        yield
-    except CommitFailedError as error:
-        raise LakeTaken(
-            f"another process wrote to {uri} at the same time, and was first: what this one made does not"
-            " count. Let only one work on an app's lake at a time, and start this one again"
-        ) from error
+def beside_others(table: Table, act: Callable[[], T], again: Callable[[], bool] = lambda: True) -> T:
+    """Return what ``act`` does to a table; where somebody else was first, try a few times while ``again()``.
+
+    Raises:
+        LakeTaken: others were first every time, or ``again()`` says no.
+    """
+    left = _TRIES
+    while True:
+        left -= 1
+        try:
+            return act()
+        except CommitFailedError as error:
+            table.refresh()
+            if left and again():
+                continue
+            raise LakeTaken(
+                f"another process wrote to {table.uri} at the same time, and was first: what this one made"
+                " does not count. Let only one work on an app's lake at a time, and start this one again"
+            ) from error
+        finally:
+            table.refresh()
 
 
 class Lake:
@@ -286,12 +321,17 @@ class Lake:
         app: whose rows; may be left out while the lake has only one.
 
     Raises:
-        LakeError: it was written by a release that had a format of its own.
+        LakeError: it was written by a release that had a format of its own, or its path cannot be read.
     """
 
     def __init__(self, session: Any, root: str, app: str = "") -> None:
         self.session, self.root = session, absolute(root)
         self._app = sink.safe_name(app)
+        if wrong := sorted(_UNUSABLE & {*self.root}) if sink.is_local(self.root) else []:
+            raise LakeError(
+                f"{self.root} cannot be a lake: its path has {' '.join(wrong)}, which Spark or Delta take for"
+                " something else: name another directory"
+            )
         if sink.is_local(self.root) and any(Path(self.root, "journal").glob("batch=*")):
             raise LakeError(
                 f"{self.root} was written by celery-poison before it used Delta, and cannot be read any more:"
@@ -390,7 +430,7 @@ class Lake:
 def absolute(root: str) -> str:
     """Return the root as every process understands it, without a slash at its end."""
     if sink.is_local(root):
-        return str(Path(urlsplit(root).path if root.startswith("file:") else root).absolute())
+        return str(Path(unquote(urlsplit(root).path) if root.startswith("file:") else root).absolute())
     return re.sub("^s3[an]://", "s3://", root).rstrip("/")
 
 

@@ -61,7 +61,7 @@ _PROCESS = {
     # Java's second compiler costs more than it saves (tables of 200,000 attempts: 52 s without it, 65 s with
     # it); with the first alone the code cache would be too small for Spark's many plans.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    " -XX:ReservedCodeCacheSize=256m -Xshare:auto",
+    " -XX:ReservedCodeCacheSize=256m",
     "spark.log.structuredLogging.enabled": "false",
 }
 

@@ -36,7 +36,7 @@ def spark(java: None) -> Iterator[Any]:
     from celery_poison.pipeline.session import open_session
 
     # For small data the second compiler costs more than it saves; many plans in one process need the room.
-    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Xshare:auto"
+    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
     conf = {
         "spark.sql.shuffle.partitions": "1",
         "spark.driver.extraJavaOptions": java,

@@ -143,7 +143,7 @@ class Driver:
         self._log = lake.parent / f"driver{log}.log"
         command = [sys.executable, "-m", "celery_poison.cli.standalone", "pipeline", "ingest"]
         # The first compiler alone: half the time to start, and these batches are small.
-        java = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+        java = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         command += ["--redis", url, "--lake", str(lake), "--master", master, "--conf", java, *options]
         # Else executors run the first python3 of the path, which need not be this one.
         environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ pytest.importorskip("deltalake")
 pytest.importorskip("duckdb")
 
 from celery_poison.cli import pipeline_commands as commands
-from celery_poison.pipeline import maintain
+from celery_poison.pipeline import maintain, sink
 from celery_poison.pipeline.ingest.ingest import Ingest, Wanted
 from celery_poison.pipeline.lake import Lake, LakeError, LakeTaken
 from celery_poison.pipeline.schema import VERSIONS
@@ -35,7 +37,7 @@ def client(redis_url: str) -> redis.Redis:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
+    return tmp_path / "my lake ü"  # deltalake quotes it, Spark does not
 
 
 @pytest.fixture
@@ -80,17 +82,49 @@ def test_every_entry_is_in_the_lake_once_for_every_reader(
 
 
 def test_a_driver_that_slept_while_another_ingested_is_refused(
-    new_ingest: Callable[..., Ingest], client: redis.Redis, place: Path
+    new_ingest: Callable[..., Ingest], client: redis.Redis, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(client, 10)
     sleeper, other = new_ingest(), new_ingest()
-    goal = sleeper._open()
-    assert sleeper.lake.journal.position(sleeper.lake.app) is None  # what it saw before it fell asleep
-    assert other.once().rows == 10
+    bring = sleeper._bring
+
+    def sleep_after(spans: list[tuple[str, str]]) -> list[sink.Written]:
+        files = bring(spans)
+        assert other.once().rows == 10
+        return files
+
+    monkeypatch.setattr(sleeper, "_bring", sleep_after)
     with pytest.raises(LakeTaken, match=r"another process wrote to .*was first.*Let only one work"):
-        sleeper._round(goal)
+        sleeper.once()
     assert in_lake(place) == told(client)
     assert new_ingest().once().rows == 0
+
+
+def test_an_ingest_goes_on_beside_a_maintenance_that_deletes(
+    new_ingest: Callable[..., Ingest], client: redis.Redis, place: Path
+) -> None:
+    """Also of another app: deltalake refuses an append through a table that was read before any deletion."""
+    ingest, over = new_ingest(), threading.Event()
+    add(client, 1)
+    ingest.once()
+
+    def delete() -> int:
+        gone = 0
+        while not over.is_set():
+            lake = Lake(None, str(place), "shop")
+            gone += maintain.forget(lake, [lake.journal], [f"id-{gone}"])
+        return gone
+
+    with ThreadPoolExecutor(1) as pool:
+        deleting = pool.submit(delete)
+        try:
+            for number in range(1, 100):
+                add(client, 1, start=number)
+                assert ingest._round(ingest._stream.tip()) == 1
+        finally:
+            over.set()
+        gone = deleting.result()
+    assert gone > 1 and len(in_lake(place)) == 100 - gone
 
 
 def test_a_reader_goes_on_through_compaction_and_vacuum_and_what_is_gone_is_never_silence(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -80,6 +81,12 @@ def test_of_two_commits_from_one_snapshot_the_second_is_refused_and_other_apps_a
         Position(100, 0, 101),
         "2-0",
     )
+
+
+@pytest.mark.parametrize("sign", "[]{}*?\\^|%")
+def test_a_path_that_spark_or_delta_cannot_read_is_refused_in_one_sentence(tmp_path: Path, sign: str) -> None:
+    with pytest.raises(LakeError, match=f"cannot be a lake: its path has {re.escape(sign)}, which"):
+        Lake(None, str(tmp_path / f"a{sign}b"))
 
 
 def test_files_that_no_commit_names_do_not_count_and_vacuum_removes_them(lake: Lake) -> None:

@@ -141,6 +141,7 @@ class Ingest:
     def _round(self, goal: Tip) -> int | None:
         """Bring one batch into the lake, and return of how many entries; None where there is nothing new."""
         table = self.lake.journal
+        table.refresh()  # maintenance may have deleted since
         before = table.position(self.lake.app) or Position()
         upto, added = goal.id, goal.added
         if clipped(upto) == (before.ms, before.seq) and before.added in (added, UNKNOWN):
