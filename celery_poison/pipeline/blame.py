@@ -148,10 +148,12 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
     seen = int(cells.loc[cells["recent"], "seen"].sum())
     cells = _with_nodes(with_times(cells), ask(STARTED).to_pylist(), window)
     sizes = cells["size"].map(dict(enumerate(SIZES)))
+    # An outage stands out without any one task: in it nothing speaks against a release of one task.
+    is_outage = cells["date"].notna() & (cells["time"] != cells["date"])
     cells = cells.assign(
         payload=cells["task"] + " " + sizes,
         shape=cells["task"] + "(" + cells["shape"] + ")",
-        task_release=cells["task"] + " @ " + cells["release"],
+        task_release=(cells["task"] + " @ " + cells["release"]).mask(is_outage),
     )
     numbered = {name: pd.factorize(cells[name]) for name in DIMENSIONS if name in cells}
     summed = {name: _summed(cells.assign(code=codes)) for name, (codes, _) in numbered.items()}

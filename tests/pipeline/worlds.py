@@ -125,6 +125,21 @@ def pods(runs: Runs) -> None:
     per_second(runs)
 
 
+def outage_as_a_release_begins(runs: Runs) -> None:
+    """On the first day of a release an outage of six hours kills some forty at random, on all hosts."""
+    first = runs.dice.integers(1, DAYS // DEPLOY_DAYS) * DEPLOY_DAYS
+    begin = (first + runs.dice.uniform(0, 0.75)) * DAY_S
+    inside = (runs.at >= begin) & (runs.at < begin + 6 * 3600)
+    runs.rate = runs.ms / runs.ms.sum() + inside / max(inside.sum(), 1) * (40 / 410)
+
+
+def bad_week_of_a_host(runs: Runs) -> None:
+    """For a week one host has six times the risk of all others."""
+    host, first = runs.dice.integers(0, HOSTS), runs.dice.integers(0, DAYS - 7)
+    bad = (runs.host == host) & (runs.day >= first) & (runs.day < first + 7)
+    runs.rate = runs.ms * np.where(bad, 6.0, 1.0)
+
+
 WORLDS: dict[str, World] = {
     "risk per second": per_second,
     "risk per start": per_start,
@@ -137,6 +152,14 @@ WORLDS: dict[str, World] = {
     "a faster release": faster_release,
     "a slower release": slower_release,
     "pods of a day": pods,
+    "outage at a release": outage_as_a_release_begins,
+    "bad week of a host": bad_week_of_a_host,
+}
+#: Dimensions of which an accusation tells what is so in a world without a culprit.
+TRUE: dict[str, tuple[str, ...]] = {
+    "outage of six hours": ("time",),
+    "outage at a release": ("time",),
+    "bad week of a host": ("host", "time"),
 }
 
 
