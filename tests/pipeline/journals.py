@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import redis
@@ -70,7 +71,7 @@ def in_lake(lake: Path) -> list[tuple[Any, ...]]:
     table = DeltaTable(str(lake / "journal"))
     columns = ", ".join(f'"{name}"' for name in COLUMNS)
     query = f"select {columns} from read_parquet(?, union_by_name=true)"
-    files = table.file_uris()
+    files = [unquote(uri) for uri in table.file_uris()]
     rows: list[tuple[Any, ...]] = duckdb.connect().execute(query, [files]).fetchall() if files else []
     rows.sort(key=lambda row: parts(row[0]))
     own = [tuple(row.values()) for row in pa.table(table.scan(columns=[*COLUMNS])).to_pylist()]
