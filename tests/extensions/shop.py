@@ -46,6 +46,14 @@ def third(n: int) -> int:
     return n
 
 
+def picky(n: int) -> int:
+    """Die of some arguments under every version."""
+    _leave("picky", n)
+    if n >= 13:
+        _crash()
+    return n
+
+
 def thumb(n: int) -> int:
     _leave("thumb", n)
     return n
@@ -71,7 +79,7 @@ def build(environ: Mapping[str, str], *, current: bool = False) -> Celery:
     app = build_app(environ, current=current)
     if VERSION in environ:
         app.conf.poison_code_version = environ[VERSION]
-    for function in (convert, third, thumb, waits):
+    for function in (convert, third, picky, thumb, waits):
         guarded(app.task(function, name=f"fleet.{function.__name__}", shared=False))
     guarded(rerun=False, tell="conviction")(app.task(mail, name="fleet.mail", shared=False))
     return app

@@ -120,6 +120,22 @@ def test_NEW_18_one_death_among_runs_that_end_alive_pauses_nothing_and_every_thi
         assert len(shop.runs("third", "odd")) == 6
 
 
+def test_NEW_18_neither_a_poison_that_is_sent_twice_nor_one_that_was_convicted_before_pauses_its_task(
+    shop: Shop,
+) -> None:
+    shop.send("picky", 14)
+    with shop.worker():
+        shop.await_that(shop.quarantine.list, "convicted before there was a version")
+    before = len(shop.events("crashed"))
+    with shop.of("good-1", name="w2"):
+        for n in (13, 13, 14):
+            shop.send("picky", n)
+        shop.await_that(lambda: len(shop.events("crashed")) == before + 3, "each has died once")
+        assert [shop.send("picky", n).get(timeout=PATIENCE) for n in range(6)] == [*range(6)]
+        shop.await_that(lambda: len(shop.quarantine.list()) == 4, "all are convicted by their own deaths")
+    assert not shop.events("paused") and not shop.quarantine.pauses()
+
+
 def test_NEW_18_others_wait_only_for_a_while_and_go_on_as_ever(
     new_shop: Callable[..., Shop], broker_url: str
 ) -> None:

@@ -94,6 +94,18 @@ def _fingerprint(crew: Crew, task: str, *args: Any, **kwargs: Any) -> str:
     return fingerprint_of(message, f"fleet.{task}", secret, own)
 
 
+def test_NEW_3_messages_that_bring_a_tiny_time_limit_block_no_innocent_call(
+    new_crew: Callable[..., Crew], redis_url: str
+) -> None:
+    crew = new_crew(redis_url, **AFTER_TWO)
+    with crew.worker():
+        kept = _kept(crew, *[crew.send("hard_limit", 7, time_limit=0.2).id for _ in range(2)])
+        assert [(record.cause, record.crashes) for record in kept] == [("time_limit", 2)] * 2
+        assert kept[0].fingerprint == kept[1].fingerprint and not Quarantine(crew.app).blocks().rules
+        crew.marks.repair()
+        assert crew.send("hard_limit", 7).get(timeout=PATIENCE) == "repaired"
+
+
 def test_NEW_3_what_a_worker_has_received_already_does_not_run_either(crew: Crew) -> None:
     with crew.worker(concurrency=1, args=["--prefetch-multiplier=10"]) as worker:
         worker.wait_ready()

@@ -84,6 +84,24 @@ def _runs_before_the_second(crew: Crew) -> int:
     return kinds[:second].count("finished")
 
 
+def test_WAS_6_calls_that_do_not_fit_and_limits_that_messages_bring_suspend_no_queue(
+    new_crew: Callable[..., Crew], redis_url: str
+) -> None:
+    crew = new_crew(redis_url, **SETTINGS, poison_suspend_for=3600)
+    with crew.worker(concurrency=1):
+        wrong = [crew.app.send_task("fleet.asks", kwargs={"nonsense": n}) for n in range(3)]
+        short = [crew.send("hard_limit", n, time_limit=0.2).id for n in range(2)]
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
+        assert {each.state for each in wrong} == {"FAILURE"}
+        crew.await_that(
+            lambda: {kept.id for kept in crew.quarantine.list()} == set(short), "two cut off each"
+        )
+        assert not crew.events("endpoint_suspended") and not crew.quarantine.pauses()
+        for _ in range(3):
+            crew.send("asks", "raise")
+        assert _suspended(crew) == ["3 failures in a row"], "it would have been"
+
+
 @pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 def test_NEW_14_status_says_that_nobody_consumes_a_queue_while_messages_wait_and_what_to_type(
     new_crew: Callable[..., Crew], broker_url: str

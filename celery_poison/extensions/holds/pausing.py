@@ -95,7 +95,8 @@ class Endpoints:
         """A run has ended (on the event loop, or in a thread of the pool)."""
         if not self._is_on or not queue:
             return
-        if end is End.RAISED and not _fits(request):
+        own_limit = end is End.TIMED_OUT and request.brought_its_limit
+        if own_limit or (end is End.RAISED and not _fits(request)):
             end = End.REJECTED  # the fault of the message: it says nothing about the queue
         self._judge(queue, request, end)
 
