@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from celery_poison import causes
-from celery_poison.model import ALONE, NO_HISTORY, Ended, History, Limits, Phase, Start
+from celery_poison.model import ALONE, NO_HISTORY, Ended, Guilt, History, Limits, Phase, Start
 from celery_poison.rules.doubts import NOTHING_ELSE, Blow, proves
 from celery_poison.states import State
 
@@ -167,7 +167,9 @@ def _admit(history: History, limits: Limits) -> Verdict:
     if _has_enough_strikes(history, limits):
         reason = "many workers died at once: only a death on trial convicts it"
         return Verdict(Action.RUN_ALONE, reason=reason)
-    alone = limits.trials and (history.candidate or history.probation)
+    alone = limits.trials and (
+        history.candidate or history.probation or history.strikes > history.old_strikes
+    )
     return Verdict(Action.RUN_ALONE if alone else Action.RUN)
 
 
@@ -180,11 +182,12 @@ class End(Enum):
     Attributes:
         mark: what its own process wrote into the ledger.
         outcome: the journal's word for it; empty where its own process wrote nothing.
+        guilt: what becomes of its strikes when its message is acknowledged; only a run to its end clears it.
     """
 
-    RETURNED = "returned", Ended.DONE, "success"
-    RAISED = "raised", Ended.DONE, "failure"
-    RETRIED = "retried", Ended.DONE, "retry"
+    RETURNED = "returned", Ended.DONE, "success", Guilt.CLEARED
+    RAISED = "raised", Ended.DONE, "failure", Guilt.CLEARED
+    RETRIED = "retried", Ended.DONE, "retry", Guilt.KEPT
     IGNORED = "ignored", Ended.DONE, "ignored"
     DISCARDED = "discarded", Ended.DONE, "discarded"
     REJECTED = "rejected", Ended.DONE, "rejected"
@@ -198,10 +201,11 @@ class End(Enum):
     REVOKED = "revoked", Ended.NOT, ""
     SPOILT = "spoilt", Ended.NOT, ""
 
-    def __init__(self, word: str, mark: Ended, outcome: str) -> None:
+    def __init__(self, word: str, mark: Ended, outcome: str, guilt: Guilt = Guilt.UNPROVEN) -> None:
         self.word = word
         self.mark = mark
         self.outcome = outcome
+        self.guilt = guilt
 
 
 @dataclass(frozen=True, slots=True)

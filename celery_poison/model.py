@@ -31,6 +31,20 @@ class Ended(StrEnum):
     INTERRUPTED = "I"
 
 
+class Guilt(StrEnum):
+    """What the end of a run makes of the strikes of its task id.
+
+    Attributes:
+        CLEARED: they go.
+        KEPT: they stay, and so does the flag: a retry goes on under them.
+        UNPROVEN: they stay for a while, without the flag: nothing is left that could be tried.
+    """
+
+    CLEARED = "cleared"
+    KEPT = "kept"
+    UNPROVEN = "unproven"
+
+
 class Phase(StrEnum):
     """What the entry of a start says it was doing."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery_poison.basics.numbers import whole
 from celery_poison.ledger.scripts import Code, Part, pairs
-from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
+from celery_poison.model import Ended, Guilt, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
 
 #: Further facts about a start, for the journal: ``memory_kb fingerprint shape release evidence``, as text.
@@ -198,23 +198,25 @@ class MessageTransitions(Part):
         self._scripts.call("reclaim", mid=mid, start=start)
 
     def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False, why: str = "") -> bool:
-        """Clear the flag of a message that ended alive; after its last run its record goes too.
+        """Clear a message that ended alive, and take away its record; neither if a retry of it goes on.
 
-        Returns whether it was flagged, or had been released.
+        Returns whether a flag, or the probation of a released message, was cleared.
 
         Args:
+            final: no retry goes on.
             copy: the broker may not have heard of it, and a copy may come: its start stays.
             why: it never ran, and is acknowledged.
         """
-        return self.acquit_many([(mid, start, final)], copy=copy, why=why)[0]
+        guilt = Guilt.CLEARED if final else Guilt.KEPT
+        return self.acquit_many([(mid, start, guilt)], copy=copy, why=why)[0]
 
     def acquit_many(
-        self, messages: Iterable[tuple[str, Start, bool]], *, copy: bool, why: str = ""
+        self, messages: Iterable[tuple[str, Start, Guilt]], *, copy: bool, why: str = ""
     ) -> list[bool]:
-        """Clear the flags of messages, given as (mid, start, final), in one round trip."""
+        """Record what the ends of messages prove, given as (mid, start, guilt), in one round trip."""
         calls = (
-            (self._of(mid, start.id), {"mid": mid, "start": start, "final": final})
-            for mid, start, final in messages
+            (self._of(mid, start.id), {"mid": mid, "start": start, "guilt": guilt.value})
+            for mid, start, guilt in messages
         )
         return [bool(reply[1]) for reply in self._scripts.call_each("acquit", calls, copy=copy, why=why)]
 

@@ -25,7 +25,7 @@ from celery_poison.errors import LedgerFull, StaleDelivery
 from celery_poison.headers import known_as
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import NO_HISTORY, Limits, Start
+from celery_poison.model import NO_HISTORY, Guilt, Limits, Start
 from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.rules.failures import Failure
 from celery_poison.upstream.results import StoredResults
@@ -270,11 +270,11 @@ class Outcomes:
 
     # --- no message is to blame ----------------------------------------------------------------
 
-    def acknowledged(self, request: Any, ticket: Ticket, *, final: bool, copy: bool) -> None:
+    def acknowledged(self, request: Any, ticket: Ticket, *, guilt: Guilt, copy: bool) -> None:
         """The broker was told that a delivery is done: forget its start.
 
         Args:
-            final: nothing more comes of its task.
+            guilt: what its end proves.
             copy: a copy of the message comes, or may: it is recognised by this start.
         """
         end = Acknowledged(0.0, ticket.mid, ticket.token, known_as(request.id), request.type)
@@ -284,7 +284,7 @@ class Outcomes:
 
             def ended_in_a_former_life() -> None:
                 if self._counts_still(request) and _has_history(request):
-                    self.site.ledger.messages.acquit(request.mid, request.start(), final=final, copy=True)
+                    self.site.ledger.messages.acquit_many([(request.mid, request.start(), guilt)], copy=True)
 
             return self.site.background.do(ended_in_a_former_life)
         if copy:
@@ -293,13 +293,13 @@ class Outcomes:
             self.deferred_cleanup.add(ticket.mid, ticket.token, known_as(request.id), request.type)
         if _has_history(request):
             over = time.monotonic() + 3 * self.site.settings.activation_interval
-            acquittal = ticket.mid, request.start(), final
+            acquittal = ticket.mid, request.start(), guilt
             self.site.background.do_together(self._acquit, (acquittal, request.poison.overtaken, over))
 
     def _acquit(
-        self, ended: Sequence[tuple[tuple[str, Start, bool], tuple[str, bytes] | None, float]]
+        self, ended: Sequence[tuple[tuple[str, Start, Guilt], tuple[str, bytes] | None, float]]
     ) -> list[Exception | None]:
-        """Acquit messages that have ended alive, each with what it has overtaken.
+        """Record what the ends of messages prove, each with what it has overtaken.
 
         That is judged first, until a time: its death would flag a message that has ended.
         """

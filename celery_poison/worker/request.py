@@ -305,6 +305,7 @@ class GuardedRequest(SentRequest):
 
     def had_finished(self) -> None:
         """It was lost after it had ended: its start is settled as one that ended well."""
+        self._end = End.RETURNED
         self._enter(Stage.LOST)
         self.acknowledge()
 
@@ -358,8 +359,8 @@ class GuardedRequest(SentRequest):
                 self.needs.recorder.finish(ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
             went_back = getattr(self._message, "went_back", None)
             copy = self.epoch != self.needs.loop.epoch if went_back is None else went_back
-            final = self._end is not End.RETRIED
-            self.needs.outcomes.acknowledged(self, ticket, final=final, copy=copy)
+            guilt = (self._end or End.RETURNED).guilt
+            self.needs.outcomes.acknowledged(self, ticket, guilt=guilt, copy=copy)
 
 
 def _as_worker_lost(error: BaseException) -> WorkerLostError:

@@ -113,8 +113,8 @@ _KNOWN: dict[str, Callable[[Facts, Limits], bool]] = {
         lambda f, _: bool(f.blocked) and not f.last_release,
     "it would be convicted by row 8 if there were no doubt":
         lambda f, limits: is_proven_guilty(f.history, limits),
-    "it is a candidate, or on probation":
-        lambda f, _: f.history.candidate or f.history.probation,
+    "it is a candidate, on probation, or has strikes":
+        lambda f, _: f.history.candidate or f.history.probation or f.history.strikes > f.history.old_strikes,
     "anything else": lambda f, _: True,
 }  # fmt: skip
 
@@ -157,7 +157,7 @@ _AND: dict[str, Callable[[Run], bool]] = {
 
 @cache
 def _settlements() -> list[tuple[str, Callable[[Run], bool], Settlement, str]]:
-    table = [row for row in rows(section(_PAGE, _ENDED)) if len(row) == 5]
+    table = [row for row in rows(section(_PAGE, _ENDED)) if len(row) == 5 and row[0].isdecimal()]
     assert {also for _, _, also, _, _ in table} == set(_AND)
     return [
         ((words(how) or ["any"])[0], _AND[also], Settlement(words(settlement)[0]), counts)

@@ -267,6 +267,14 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
             case "retries":
                 if not self.request.retries:
                     raise self.retry(countdown=0)
+            case "retries, then dies":
+                if not self.request.retries:
+                    raise self.retry(countdown=0)
+                _die("sigkill")
+            case "is replaced, then dies":
+                raise self.replace(self.s("dies"))
+            case "dies":
+                _die("sigkill")
             case "rolls-back":
                 if not self.request.poison.failures:
                     self.rollback("not now")

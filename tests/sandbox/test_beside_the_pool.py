@@ -68,6 +68,16 @@ def test_NEW_1_a_cell_lets_the_background_report_and_a_death_meanwhile_counts_fo
     assert court.marks.count("reports", "start").total() == 2
 
 
+def test_NEW_26_a_trial_that_is_retried_or_replaced_before_the_work_clears_nobody(court: Court) -> None:
+    guilty = {court.suspect("trial.ends", how).id for how in ("retries, then dies", "is replaced, then dies")}
+    with court.worker():
+        court.await_that(lambda: len(court.quarantine.list()) == 2, "convicted")
+    kept = court.quarantine.list()
+    assert ({message.id for message in kept}, {message.strikes for message in kept}) == (guilty, {2})
+    assert len(court.events("crashed")) == 2 + 2, "each dies at its next trial"
+    assert not court.events("cleared")
+
+
 @pytest.mark.parametrize("pool", sampled(["prefork"], ["gevent", "eventlet"]))
 def test_NEW_1_no_cell_is_used_twice_and_what_is_left_in_it_keeps_none(court: Court, pool: str) -> None:
     with court.worker(pool=pool):

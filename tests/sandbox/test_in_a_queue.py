@@ -44,7 +44,7 @@ def test_NEW_1_suspects_are_tried_by_the_worker_of_the_trial_queue_and_keep_thei
     tried = [entry for entry in court.events("crashed") if _node(entry["worker"]) == TRIAL]
     assert [(entry["id"], entry["outcome"]) for entry in tried] == [(poison.id, "exact")] * 2
     (first, _) = [e for e in court.events("finished") if e["id"] == retrier.id]
-    # The retry was sent before its trial was over: who receives it early enough has it tried once more.
+    # The retry is tried too: only a run to its end clears it.
     assert (_node(first["worker"]), first["outcome"]) == (TRIAL, "retry")
     released = [e for e in court.events("parked") if e["id"] == poison.id and e["note"] == "for its trial"]
     assert {_node(entry["worker"]) for entry in released} == {OTHER}

@@ -61,6 +61,7 @@ EVENTS = {
     "its worker ended while it was in a cell": None,
     "`self.rollback()`, `Reject(requeue=True)`": None,
     "it ended alive": None,
+    "it asked for a retry": None,
     "it was released": None,
 }
 #: So many events one after the other: more than any of LIMITS needs, in any order.
@@ -252,7 +253,7 @@ def test_SAP_2_candidates_and_released_messages_run_alone_and_all_others_do_not(
         if verdict.action is Action.QUARANTINE:
             assert history.probation and history.proven
         else:
-            alone = history.candidate or history.probation
+            alone = history.candidate or history.probation or history.strikes
             assert verdict.action is (Action.RUN_ALONE if alone else Action.RUN)
 
 

@@ -5,15 +5,20 @@ local function expire_history(lineage)
   if redis.call('HGET', lineage, 'candidate') ~= '1' then redis.call('EXPIRE', lineage, 2592000) end
 end
 
--- Clear its flag, and journal that; its history goes too. Whether there was something to clear: it was a candidate, or
--- a released message; nil where it has no history, or where a retry follows: that proves nothing, and the retry is on
--- trial in its place. `why` it never ran, if it did not.
-local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mid, e, final, why)
+-- Clear its flag, and journal that, and its history goes; unless its end proves nothing. Whether something was cleared:
+-- it was a candidate, or a released message; nil where it has no history. `why` it never ran, if it did not.
+-- `guilt` cleared | kept (its retry goes on under it) | unproven (what comes under its id, if anything does, has its strikes)
+local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mid, e, guilt, why)
   local line = hash(lineage)
   if not line.id then return nil end
-  if not final then
+  if guilt == 'kept' or guilt == 'unproven' and tonumber(line.strikes or 0) > 0 then
     redis.call('HDEL', lineage, 'last_token', 'charged')  -- a start that was cut off before has lost it
-    return nil
+    if guilt == 'unproven' then
+      redis.call('ZREM', candidates, e.id)
+      redis.call('HSET', lineage, 'candidate', '0')
+      expire_history(lineage)
+    end
+    return false
   end
   local cleared = line.candidate == '1' or line.probation == '1'
   if cleared and why and why ~= '' then

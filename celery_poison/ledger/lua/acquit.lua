@@ -1,4 +1,4 @@
--- acquit: a message with a history ended alive, or never ran. Clears its flag and its record, unless a retry follows.
+-- acquit: a message with a history ended, or never ran. Takes away its flag and its record if that clears it.
 -- KEYS[1] running    hash
 -- KEYS[2] done       hash
 -- KEYS[3] lineage    hash
@@ -10,10 +10,10 @@
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start
--- ARGV[4] final      1 when the lineage ends here, 0 when it goes on as a retry, which keeps its flag
+-- ARGV[4] guilt      cleared, kept or unproven, see _lineage.lua
 -- ARGV[5] copy       1 when the broker may not have heard of it: the mark by which a copy is recognised stays
 -- ARGV[6] why        it never ran; empty: it ended alive
--- RETURNS OK, 1 if it was a candidate or a released message
+-- RETURNS OK, 1 if a candidate or a released message was cleared
 -- JOURNALS cleared (only for a candidate or a released message), duplicate (a parked copy, or it never ran)
 local e = start_of(ARGV[3])
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
@@ -24,6 +24,5 @@ if not current or mine and told then
   end_parking_and_journal(KEYS[5], KEYS[6], KEYS[7], ARGV[1], ARGV[2], 'finished')
 end
 if told then redis.call('HDEL', KEYS[2], e.token) end
-local cleared = clear_and_journal(KEYS[3], KEYS[4], KEYS[8], KEYS[7], ARGV[1], ARGV[2], e, ARGV[4] == '1',
-  ARGV[6])
+local cleared = clear_and_journal(KEYS[3], KEYS[4], KEYS[8], KEYS[7], ARGV[1], ARGV[2], e, ARGV[4], ARGV[6])
 return {'OK', cleared and 1 or 0}

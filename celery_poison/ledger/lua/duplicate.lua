@@ -22,7 +22,7 @@ if current and redis.call('HGET', KEYS[2], current.token) == 'D' then
   -- This copy is not acknowledged yet and may come once more, when no other record says that it finished.
   redis.call('HSETNX', KEYS[3], ARGV[2], parking_text('finished', now_ms(), e))
   -- Its worker ended before it could: the record of that end goes with this.
-  clear_and_journal(KEYS[6], KEYS[7], KEYS[8], KEYS[5], ARGV[1], ARGV[2], current, true)
+  clear_and_journal(KEYS[6], KEYS[7], KEYS[8], KEYS[5], ARGV[1], ARGV[2], current, 'cleared')
 end
 journal(KEYS[5], ARGV[1], {event = 'duplicate', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, state = 'DLVD', deliveries = e.deliveries, note = ARGV[4]})
