@@ -26,7 +26,7 @@ from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.fleet_model import Incident
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import NO_HISTORY, Ended, Phase, Start
+from celery_poison.model import NO_HISTORY, Ended, Guilt, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.doubts import LATELY, Blow
 from celery_poison.upstream.results import StoredResults
@@ -203,7 +203,7 @@ class Recovery:
             tell(hooks, self._plugin.complain, self._ledger, mid, start, cause, reason)
         match end.end:
             case StartEnd.FINISHED if start.alone:
-                self._ledger.messages.acquit(mid, start, final=True, copy=True)
+                self._ledger.messages.acquit(mid, start, Guilt.UNPROVEN, copy=True)  # it may have retried
             case StartEnd.FORGET:
                 self._ledger.messages.claim(mid, raw, None)
             case StartEnd.ROLL_BACK:
@@ -215,6 +215,8 @@ class Recovery:
                 self._interrupt(mid, start, death, end)
             case StartEnd.FINISH:
                 self._ledger.messages.finish(mid, start, fence=death.fence, release=death.incident.release)
+                if start.alone:
+                    self._ledger.messages.acquit(mid, start, Guilt.CLEARED, copy=True)
             case StartEnd.STRIKE:
                 return self._crash(mid, start, death, end.cause, shared=end.shared)
         return False

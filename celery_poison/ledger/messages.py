@@ -178,16 +178,19 @@ class MessageTransitions(Part):
         rest = [*starts]
         return int(self._scripts.call("resync", rest=rest)[1]) if rest else 0
 
-    def survived(self, mid: str, token: str, id: str, lost: Start | None = None) -> None:
+    def survived(
+        self, mid: str, token: str, id: str, guilt: Guilt = Guilt.CLEARED, lost: Start | None = None
+    ) -> None:
         """Take back the strike of a start that was taken for dead and ended alive.
 
         Args:
+            guilt: what its end proves: earlier strikes go only if it cleared them.
             lost: the start, if it is known that the message has a new owner, or had one.
 
         Raises:
             StaleDelivery: the message has a new owner, whose records stay as they are (EMS-8).
         """
-        self._scripts.call("survived", mid=mid, token=token, id=id, lost=lost)
+        self._scripts.call("survived", mid=mid, token=token, id=id, guilt=guilt.value, lost=lost)
 
     def reclaim(self, mid: str, start: Start) -> None:
         """Put a start that still runs on record again, after its worker was taken for dead.
@@ -197,17 +200,15 @@ class MessageTransitions(Part):
         """
         self._scripts.call("reclaim", mid=mid, start=start)
 
-    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False, why: str = "") -> bool:
-        """Clear a message that ended alive, and take away its record; neither if a retry of it goes on.
+    def acquit(self, mid: str, start: Start, guilt: Guilt, *, copy: bool = False, why: str = "") -> bool:
+        """Record what the end of a message proves; where it clears it, its record goes.
 
-        Returns whether a flag, or the probation of a released message, was cleared.
+        Returns whether a suspicion, or the probation of a released message, was cleared.
 
         Args:
-            final: no retry goes on.
             copy: the broker may not have heard of it, and a copy may come: its start stays.
             why: it never ran, and is acknowledged.
         """
-        guilt = Guilt.CLEARED if final else Guilt.KEPT
         return self.acquit_many([(mid, start, guilt)], copy=copy, why=why)[0]
 
     def acquit_many(
@@ -223,7 +224,7 @@ class MessageTransitions(Part):
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running.
 
-        The flag of a message that has ended alive is cleared with it, if its worker did not live to do so.
+        The flag of a message that has ended goes with it, if its worker did not live to take it away.
         """
         self._scripts.call("duplicate", mid=mid, start=start, reason=reason)
 

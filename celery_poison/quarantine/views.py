@@ -225,7 +225,10 @@ class Views(Queries):
             if not raw:
                 return None
             fields = as_text(raw)
-            return MessageRecord.from_hash(fields, self._live_states([fields.get("mid", "")])[0])
+            mid = fields.get("mid", "")
+            state = self._live_states([mid])[0]
+            has_ended = state is State.TBDL and fields.get("ended") == mid
+            return MessageRecord.from_hash(fields, State.DLVD if has_ended else state)
 
     def _live_states(self, mids: list[str]) -> list[State]:
         running = (start is not None and start.phase == Phase.RUNNING for start in self.starts(mids))

@@ -66,7 +66,8 @@ class Run:
         failure: what it has raised, if that is to be kept; once ``has_raised``, it need not be asked again.
         tied: what it has published that leaves with its success.
         remark: what the journal is told of it when it has returned.
-        is_in_body: its body has begun.
+        is_in_body: its body has begun, or what stands around it.
+        has_run: its body itself has.
         thread: in which it runs, as ``threading.get_ident`` names it.
         mark_kb: see :meth:`HighWater.of_run_kb`.
         is_copy: this process was forked by a task: the run goes on in another one.
@@ -80,6 +81,7 @@ class Run:
     tied: Tie | None = None
     remark: str = ""
     is_in_body: bool = False
+    has_run: bool = False
     thread: int = field(default_factory=get_ident)
     mark_kb: int | None = None
     is_copy: bool = False
@@ -104,6 +106,7 @@ class Run:
 
         def inner() -> Any:
             with self.tying(task) if policy.transactional_publish else nullcontext():
+                self.has_run = True
                 try:
                     result = body(*args, **kwargs)
                 finally:
@@ -167,6 +170,8 @@ class Run:
 _running = cast("dict[str, Run]", running)
 #: On what the pool returns of a failed task: the Failure that is to be kept.
 KEPT = "poison_failure"
+#: On the same, or on what was raised: it came before the body of the task.
+UNREACHED = "poison_unreached"
 
 
 def _disown() -> None:
@@ -285,6 +290,9 @@ def _trace(run: Run, task: str, trace: Callable[[], Any], finish: Callable[..., 
     except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
         goes_back = not (run.is_in_body or serving.observes) and run.recorder.diverts(task, run.ticket)
         finish(ended := of_the_tracer(error, goes_back=goes_back))
+        if not run.has_run:
+            with suppress(Exception):
+                setattr(ended, UNREACHED, True)
         if ended is error and not serving.contained:
             raise
         return _failed(ended)  # only prefork tells of what its target raises: it would be held for ever
@@ -322,6 +330,8 @@ def _read_failure(info: Any, run: Run, task: str) -> tuple[BaseException, Failur
             kept = failure_of(raised)
     if kept is not None:
         setattr(info, KEPT, kept)
+    if not run.has_run:
+        setattr(info, UNREACHED, True)
     return raised, kept
 
 

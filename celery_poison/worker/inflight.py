@@ -27,7 +27,7 @@ from celery.worker.state import active_requests, reserved_requests
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import is_unique, mid_of
 from celery_poison.ledger import Ledger
-from celery_poison.model import Ended, Phase, Start
+from celery_poison.model import Ended, Guilt, Phase, Start
 
 logger = get_logger("celery_poison")
 
@@ -171,6 +171,7 @@ class Acknowledged(NamedTuple):
 
     Attributes:
         due: when it may be forgotten, by this process's clock.
+        guilt: what its end proves.
     """
 
     due: float
@@ -178,6 +179,7 @@ class Acknowledged(NamedTuple):
     token: str
     id: str
     task: str
+    guilt: Guilt = Guilt.CLEARED
 
 
 class DeferredCleanup:
@@ -194,8 +196,8 @@ class DeferredCleanup:
         #: Starts or ends that never reached the ledger: their tasks ran unguarded.
         self.missing = 0
 
-    def add(self, mid: str, token: str, id: str, task: str) -> None:
-        self._waiting.append(Acknowledged(time.monotonic() + DELAY, mid, token, id, task))
+    def add(self, end: Acknowledged) -> None:
+        self._waiting.append(end._replace(due=time.monotonic() + DELAY))
 
     def connection_lost(self, keep_for: float) -> list[Acknowledged]:
         """Keep what was acknowledged just now, and return it: the broker may deliver it again.
@@ -244,7 +246,7 @@ class DeferredCleanup:
             ended = [end for line in lines for end in line if end.id in candidates]
         for end in ended:
             with suppress(StaleDelivery):
-                self._ledger.messages.survived(end.mid, end.token, end.id)
+                self._ledger.messages.survived(end.mid, end.token, end.id, end.guilt)
 
     def clean_up(self, heard_until: float = math.inf, *, everything: bool = False) -> None:
         """Forget what is due, or everything at the end.
@@ -264,7 +266,7 @@ class DeferredCleanup:
             while self._missed:  # lost, late, or ended for dead by a monitor
                 end = self._missed[0]
                 try:
-                    self._ledger.messages.survived(end.mid, end.token, end.id)
+                    self._ledger.messages.survived(end.mid, end.token, end.id, end.guilt)
                 except StaleDelivery:
                     self._missed.popleft()  # a copy was started, in its place on record: the journal says so
                 except LedgerUnavailable:

@@ -16,7 +16,7 @@ from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Facts, judge
 from celery_poison.headers import RELEASE
-from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
+from celery_poison.model import NO_HISTORY, Guilt, History, Limits, Phase, Start
 from celery_poison.quarantine.stored_message import Identity, identity_of
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import home_of, size_of
@@ -151,7 +151,7 @@ class Opening:
         if history == NO_HISTORY:
             self.recorder.unmark(identity.mid)
         else:
-            self.background.do(partial(self.ledger.messages.acquit, identity.mid, start, final=True))
+            self.background.do(partial(self.ledger.messages.acquit, identity.mid, start, Guilt.CLEARED))
         if fault is None:
             self.receive(message)
         else:

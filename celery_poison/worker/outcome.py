@@ -123,7 +123,7 @@ class Outcomes:
         may_have_finished = what.settlement is not Settlement.ROLL_BACK and what.cause != causes.NOT_REACHED
         stored = partial(self._results.has_success, request.task, request.id, start.at_ms)
         if may_have_finished and stored(ignored=request.ignore_result):
-            return self._tell(case, partial(_finished_after_all, request))
+            return self._tell(case, partial(_finished_after_all, request, succeeded=True))
         try:
             recorded = self._record(case)
         except StaleDelivery:
@@ -132,7 +132,7 @@ class Outcomes:
             )
             return self._tell(case, request.put_back_now)
         if recorded.finished:
-            self._tell(case, partial(_finished_after_all, request))
+            self._tell(case, partial(_finished_after_all, request, succeeded=False))
         elif what.settlement in (Settlement.STRIKE, Settlement.ROLL_BACK) or self._stays_away(case):
             self._judge(case, recorded)
         else:
@@ -277,20 +277,20 @@ class Outcomes:
             guilt: what its end proves.
             copy: a copy of the message comes, or may: it is recognised by this start.
         """
-        end = Acknowledged(0.0, ticket.mid, ticket.token, known_as(request.id), request.type)
+        end = Acknowledged(0.0, ticket.mid, ticket.token, known_as(request.id), request.type, guilt)
         if rejoins_before(ticket.token) < self._me.rejoins:
             keep_for = FOR_A_COPY if copy else self.site.settings.activation_interval
             self.deferred_cleanup.keep([end], keep_for)  # no monitor recovers this former life any more
 
             def ended_in_a_former_life() -> None:
-                if self._counts_still(request) and _has_history(request):
-                    self.site.ledger.messages.acquit_many([(request.mid, request.start(), guilt)], copy=True)
+                if self._counts_still(request, guilt) and _has_history(request):
+                    self.site.ledger.messages.acquit(request.mid, request.start(), guilt, copy=True)
 
             return self.site.background.do(ended_in_a_former_life)
         if copy:
             self.resync.keep(end)
         else:  # a little later, since the acknowledgement may be lost with its connection
-            self.deferred_cleanup.add(ticket.mid, ticket.token, known_as(request.id), request.type)
+            self.deferred_cleanup.add(end)
         if _has_history(request):
             over = time.monotonic() + 3 * self.site.settings.activation_interval
             acquittal = ticket.mid, request.start(), guilt
@@ -337,7 +337,7 @@ class Outcomes:
         for mid, start, _ in Queries(self.site.ledger).running():
             if start.worker == self.site.me.worker and self.interrupt(mid, start):
                 # Its end was not heard of here, and its message goes back: the copy is recognised by it.
-                self.site.ledger.messages.acquit(mid, start, final=True, copy=True)
+                self.site.ledger.messages.acquit(mid, start, Guilt.UNPROVEN, copy=True)
 
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
@@ -348,7 +348,9 @@ class Outcomes:
             self.interrupted(delivery.mid, delivery.start)
         else:
             ends = partial(
-                self.site.ledger.messages.acquit, delivery.mid, delivery.start, final=True, why=NEVER_RAN
+                self.site.ledger.messages.acquit,
+                *(delivery.mid, delivery.start, Guilt.UNPROVEN),
+                why=NEVER_RAN,
             )
             self.site.background.do(ends)
 
@@ -364,7 +366,7 @@ class Outcomes:
             return False
         return True
 
-    def _counts_still(self, request: Any, *, lost: bool = False) -> bool:
+    def _counts_still(self, request: Any, guilt: Guilt = Guilt.UNPROVEN, *, lost: bool = False) -> bool:
         """Whether a start still counts that ended after its worker was taken for dead.
 
         Args:
@@ -373,7 +375,8 @@ class Outcomes:
         start = request.start()
         start = start._replace(worker=self.site.recorder.worker_of(start.token))
         try:
-            self.site.ledger.messages.survived(request.mid, start.token, start.id, start if lost else None)
+            counted = start if lost else None
+            self.site.ledger.messages.survived(request.mid, start.token, start.id, guilt, counted)
         except StaleDelivery as error:
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
             return False
@@ -395,6 +398,6 @@ def _has_history(request: Any) -> bool:
     return request.poison is not None and not request.poison.is_ordinary
 
 
-def _finished_after_all(request: Any) -> None:
+def _finished_after_all(request: Any, *, succeeded: bool) -> None:
     logger.warning("celery_poison: %s had finished before its process was lost", request.humaninfo())
-    request.had_finished()
+    request.had_finished(succeeded=succeeded)

@@ -17,12 +17,12 @@ from celery_poison.basics.calling import amend, tell
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, End, Run, Settlement, disposition
-from celery_poison.model import Ended
+from celery_poison.model import Ended, Guilt
 from celery_poison.plugin import marking
 from celery_poison.rules.failures import Failure
 from celery_poison.sandbox.cell import info_of
 from celery_poison.upstream.requests import NeverBegan, QuarantineRequested, TrialSpoilt, acks_end, read_end
-from celery_poison.worker.child import KEPT
+from celery_poison.worker.child import KEPT, UNREACHED
 from celery_poison.worker.outcome import Case
 from celery_poison.worker.sending import SentRequest, Stage
 
@@ -39,6 +39,8 @@ class GuardedRequest(SentRequest):
     _failure: Failure | None = None
     _case: Case | None = None
     _is_counted = False
+    #: It failed before its body began.
+    _is_unreached = False
     #: Why a person wants it in quarantine, if one does.
     _is_wanted = ""
     #: Our own method was reached, where a user's class stands before it (:mod:`.combining`).
@@ -100,6 +102,7 @@ class GuardedRequest(SentRequest):
             error = QuarantineRequested(self._is_wanted)
         if self.stage is Stage.HELD:
             return None
+        self._is_unreached = any(getattr(each, UNREACHED, False) for each in (exc_info, error))
         kept: Failure | None = getattr(exc_info, KEPT, None)
         self._failure = kept and kept._replace(traceback=str(exc_info.traceback))
         try:
@@ -303,9 +306,13 @@ class GuardedRequest(SentRequest):
             self._message.to_front, self._message.is_blameless = True, not failed
             super().reject(requeue=True)
 
-    def had_finished(self) -> None:
-        """It was lost after it had ended: its start is settled as one that ended well."""
-        self._end = End.RETURNED
+    def had_finished(self, *, succeeded: bool) -> None:
+        """It was lost after it had ended: its start is settled as one that ended well.
+
+        Args:
+            succeeded: its result is stored; else it may have asked for a retry.
+        """
+        self._end = End.RETURNED if succeeded else End.DIED
         self._enter(Stage.LOST)
         self.acknowledge()
 
@@ -359,7 +366,7 @@ class GuardedRequest(SentRequest):
                 self.needs.recorder.finish(ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
             went_back = getattr(self._message, "went_back", None)
             copy = self.epoch != self.needs.loop.epoch if went_back is None else went_back
-            guilt = (self._end or End.RETURNED).guilt
+            guilt = Guilt.UNPROVEN if self._is_unreached else (self._end or End.RETURNED).guilt
             self.needs.outcomes.acknowledged(self, ticket, guilt=guilt, copy=copy)
 
 

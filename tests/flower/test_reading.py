@@ -15,7 +15,7 @@ from celery_poison.flower import incidents
 from celery_poison.flower.choosing import Listing
 from celery_poison.headers import mid_of
 from celery_poison.ledger.fleet import Silence
-from celery_poison.model import IN_CELL, Start
+from celery_poison.model import IN_CELL, Guilt, Start
 from celery_poison.rules.failures import KeptFailure
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
@@ -280,7 +280,7 @@ def test_a_suspect_that_died_on_trial_is_convicted_where_its_workers_death_is_to
         trial = start._replace(token=f"cell.{name}", alone=IN_CELL)
         assert ledger.messages.claim(mid, b"", trial)
         if name == "healthy":
-            ledger.messages.acquit(mid, trial, final=True)
+            ledger.messages.acquit(mid, trial, Guilt.CLEARED)
         else:
             # As a worker tells it of a cell: of no incident, since the worker lives.
             ledger.messages.crash(mid, trial, cause="signal:9", shared=False)

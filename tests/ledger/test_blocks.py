@@ -12,7 +12,7 @@ from celery_poison.errors import MessageNotFound
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.quarantine import REMEMBER_CONVICTIONS_MS
-from celery_poison.model import Start
+from celery_poison.model import Guilt, Start
 from celery_poison.quarantine.transitions import policies_of
 from celery_poison.quarantine.views import Views
 from celery_poison.rules.blocks import Kind, Rule, read_rules
@@ -144,5 +144,5 @@ def test_NEW_8_what_is_only_observed_is_told_and_counted_once_and_changes_no_sta
     assert queries.totals()["quarantined"] == 0
     assert queries.lineage("other") is None, "what has no history gets none"
     again = start._replace(token="b.2")
-    ledger.messages.acquit("m1", again, final=True)
+    ledger.messages.acquit("m1", again, Guilt.CLEARED)
     assert queries.lineage("id") is None

@@ -9,7 +9,7 @@ import redis
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
-from celery_poison.model import Start
+from celery_poison.model import Guilt, Start
 from celery_poison.quarantine.views import Views
 
 ID, MID, WORKER = "id", "mid", "w1@host/0a1b"
@@ -67,10 +67,10 @@ def test_a_quarantine_is_counted_once(ledger: Ledger) -> None:
 
 
 def test_a_candidate_that_ends_alive_is_counted_as_cleared(ledger: Ledger) -> None:
-    ledger.messages.acquit(MID, _start(1), final=True)
+    ledger.messages.acquit(MID, _start(1), Guilt.CLEARED)
     assert _totals(ledger) == {}, "a message without a history is acquitted of nothing"
     ledger.messages.crash(MID, _start(1), cause="oom", shared=True)
-    ledger.messages.acquit(MID, _start(2), final=True)
+    ledger.messages.acquit(MID, _start(2), Guilt.CLEARED)
     assert _totals(ledger)["cleared"] == 1
 
 

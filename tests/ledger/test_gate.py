@@ -11,7 +11,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.fleet import DeclaredDead, GateLimits, Silence
 from celery_poison.ledger.messages import RecordedEnd
-from celery_poison.model import Start
+from celery_poison.model import Guilt, Start
 from celery_poison.quarantine.views import Views
 
 HALF = GateLimits(share=0.5, workers=3, window_ms=60_000)
@@ -209,7 +209,7 @@ def test_NEW_1_who_is_cleared_is_in_doubt_no_more(dying: DyingFleet) -> None:
     _close(dying)
     assert dying.crash("a.1", shared=True).history.doubted
     start = Start("R", "a.2", "w1/b", 7, 1, 1, 1, "t1", "shop.convert", "celery", 2, 5, 10, 1)
-    dying.ledger.messages.acquit("m1", start, final=True)
+    dying.ledger.messages.acquit("m1", start, Guilt.CLEARED)
     assert not dying.queries.history("t1").doubted
 
 

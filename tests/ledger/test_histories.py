@@ -11,7 +11,7 @@ import pytest
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.model import History, Start
+from celery_poison.model import Guilt, History, Start
 from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.quarantine.views import Views
 from tests.docs.verdict_table import counts
@@ -62,7 +62,7 @@ EVENTS: dict[str, tuple[str, bool | None, Callable[[Book], Any]]] = {
                lambda b: b.ledger.messages.interrupt(
                    MID, b.begin(), cause="worker_lost", doubt=500, spoilt=True)),
     "retry": ("it asked for a retry", None,
-              lambda b: b.ledger.messages.acquit(MID, b.begin(), final=False)),
+              lambda b: b.ledger.messages.acquit(MID, b.begin(), Guilt.KEPT)),
     "released": ("it was released", None, Book.release),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import redis
 
 from celery_poison.ledger import Keys, Ledger, notices
 from celery_poison.ledger.notices import Fact, Notice
-from celery_poison.model import Start
+from celery_poison.model import Guilt, Start
 from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.states import Event
 
@@ -36,7 +36,7 @@ def test_what_has_run_meanwhile_is_not_told_since_RETRY_would_stand_over_its_end
 ) -> None:
     ledger.messages.crash("mid", START, cause="signal:9", shared=True)
     ledger.notices.leave([Notice("id", fact, "", "mid")])
-    ledger.messages.acquit("mid", START, final=True)
+    ledger.messages.acquit("mid", START, Guilt.CLEARED)
     assert ledger.notices.take() == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.model import ParkingState, Start
+from celery_poison.model import Guilt, ParkingState, Start
 from celery_poison.quarantine.views import Views
 
 MID = "m1"
@@ -168,13 +168,13 @@ def _settle_without_entry(ledger: Ledger) -> None:
 
 def _acquit(ledger: Ledger) -> None:
     _finishes(ledger)
-    ledger.messages.acquit(MID, RUNNING, final=True)
+    ledger.messages.acquit(MID, RUNNING, Guilt.CLEARED)
 
 
 def _acquit_without_entry(ledger: Ledger) -> None:
     """Its worker was cut off and taken for dead; nobody knows whether the broker hears of its end."""
     ledger.messages.interrupt(MID, RUNNING, cause="worker_lost")
-    ledger.messages.acquit(MID, RUNNING, final=True, copy=True)
+    ledger.messages.acquit(MID, RUNNING, Guilt.CLEARED, copy=True)
 
 
 def _duplicate(ledger: Ledger) -> None:
@@ -233,7 +233,7 @@ def test_EMS_8_a_start_that_lost_its_message_does_not_end_the_parking(ledger: Le
     _park(ledger)
     before = _parked(ledger)
     ledger.messages.clean_up([(MID, "old")])
-    ledger.messages.acquit(MID, start_of("old"), final=True)
+    ledger.messages.acquit(MID, start_of("old"), Guilt.CLEARED)
     ledger.messages.duplicate(MID, start_of("t3", "C"), reason="x")
     assert _parked(ledger) == before and queries.parcel(MID)
 

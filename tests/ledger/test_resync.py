@@ -10,7 +10,7 @@ import redis
 
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.model import Ended, Phase, Start
+from celery_poison.model import Ended, Guilt, Phase, Start
 from celery_poison.quarantine.views import Views
 
 WORKER = "w1@host/0a1b"
@@ -140,11 +140,44 @@ def test_EMS_8_a_start_whose_message_ended_for_a_retry_elsewhere_is_not_taken_ba
     messages.claim("m", b"", first)
     messages.crash("m", first, cause="worker_lost", shared=False)
     messages.claim("m", b"", second)
-    messages.acquit("m", second, final=False)
+    messages.acquit("m", second, Guilt.KEPT)
     ledger.client.hdel(ledger.keys.running, "m")
     with pytest.raises(StaleDelivery):
         messages.reclaim("m", first)
     assert Views(ledger).history("id").strikes == 1, "a retry clears nothing"
+
+
+@pytest.mark.parametrize("guilt", Guilt)
+def test_NEW_26_of_a_death_that_was_none_only_its_own_strike_goes_unless_the_run_came_to_its_end(
+    ledger: Ledger, guilt: Guilt
+) -> None:
+    messages, (first, second) = ledger.messages, (_start("0c3d.1", "w2@host/0c3d"), _start("0a1b.1"))
+    messages.claim("m", b"", first)
+    messages.crash("m", first, cause="signal:9", shared=False)
+    messages.claim("m", b"", second)
+    messages.crash("m", second, cause="worker_lost", shared=True)
+    for _ in range(2):
+        messages.survived("m", second.token, "id", guilt)
+        assert _counted(ledger) == ((0, 0, 0) if guilt is Guilt.CLEARED else (1, 1, 0))
+        assert Views(ledger).history("id").candidate == (guilt is Guilt.KEPT), "a retry goes on under it"
+
+
+def test_NEW_26_what_never_ran_clears_nothing_and_what_is_convicted_of_nothing_goes(ledger: Ledger) -> None:
+    messages, (first, second) = ledger.messages, (_start("0c3d.1", "w2@host/0c3d"), _start("0a1b.1"))
+    messages.claim("m", b"", first)
+    messages.crash("m", first, cause="signal:9", shared=False)
+    messages.claim("m", b"", second)
+    messages.acquit("m", second, Guilt.UNPROVEN, why="revoked")
+    assert _counted(ledger) == (1, 1, 0) and not Views(ledger).history("id").candidate
+    third = _start("0a1b.2")
+    messages.claim("m", b"", third)
+    assert messages.acquit("m", third, Guilt.CLEARED), "who has strikes and no flag is cleared of them"
+    assert _counted(ledger) == (0, 0, 0)
+    messages.claim("m", b"", third)
+    messages.rollback("m", third, cause="rejected")
+    messages.claim("m", b"", fourth := _start("0a1b.3"))
+    assert not messages.acquit("m", fourth, Guilt.UNPROVEN)
+    assert Views(ledger).lineage("id") is None, "nothing of it is worth keeping"
 
 
 def _counted(ledger: Ledger) -> tuple[int, int, int]:

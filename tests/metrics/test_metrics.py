@@ -18,7 +18,7 @@ from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.metrics import register
 from celery_poison.metrics.exporter import Exporter
 from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
-from celery_poison.model import Start
+from celery_poison.model import Guilt, Start
 from celery_poison.quarantine.groups import Alike
 from celery_poison.quarantine.read_model import MAX_NAME, MAX_SERIES, OTHERS, series
 from celery_poison.testing import RedisServer, wait_until
@@ -66,7 +66,7 @@ def test_candidates_trials_and_acquittals(scraper: Scraper, keeper: Keeper) -> N
     keeper.ledger.client.hset(keeper.ledger.keys.done, start(4, 1).token, "D")
     seen = scraper.await_that("running", is_=2)
     assert scraper.await_that("candidates", is_=1)["trials", ()] == 1
-    keeper.ledger.messages.acquit("m", start(2, 2), final=True)
+    keeper.ledger.messages.acquit("m", start(2, 2), Guilt.CLEARED)
     scraper.await_that("acquittals_total", is_=1)
     seen = scraper.await_that("candidates", is_=0)  # counted a moment before
     assert seen["trials", ()] == 0

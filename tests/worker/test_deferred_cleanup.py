@@ -12,10 +12,10 @@ import redis
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.model import FIRST, Ended, Start
+from celery_poison.model import FIRST, Ended, Guilt, Start
 from celery_poison.settings import Settings
 from celery_poison.worker import inflight as module
-from celery_poison.worker.inflight import DeferredCleanup
+from celery_poison.worker.inflight import Acknowledged, DeferredCleanup
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.recorder import Ticket
@@ -49,7 +49,7 @@ def on_record(ledger: Ledger) -> tuple[int, int]:
 
 def acknowledge(deferred_cleanup: DeferredCleanup, *numbers: int) -> None:
     for n in numbers:
-        deferred_cleanup.add(f"m{n}", f"b.{n}", f"id{n}", "t")
+        deferred_cleanup.add(Acknowledged(0.0, f"m{n}", f"b.{n}", f"id{n}", "t"))
 
 
 def test_what_arrives_behind_its_settlement_leaves_nothing_behind_and_is_not_counted(
@@ -103,12 +103,12 @@ def test_a_ledger_that_goes_away_between_two_answers_loses_nothing(
     told: list[str] = []
     survived = ledger.messages.survived
 
-    def tell(mid: str, token: str, id: str) -> None:
+    def tell(mid: str, token: str, id: str, guilt: Guilt) -> None:
         if len(told) == 1:
             told.append("cut")
             raise LedgerUnavailable("cut")
         told.append(mid)
-        survived(mid, token, id)
+        survived(mid, token, id, guilt)
 
     monkeypatch.setattr(ledger.messages, "survived", tell)
     acknowledge(deferred_cleanup, 1, 2, 3)
@@ -149,7 +149,7 @@ def test_NEW_9_a_copy_of_what_had_come_twice_before_is_recognised_for_a_while_af
     redelivered = SimpleNamespace(is_ordinary=False, overtaken=None)
     request = SimpleNamespace(id="id1", type="t", poison=redelivered, start=lambda: start)
     arrive(ledger, 1)
-    outcomes.acknowledged(request, Ticket("m1", "b.1", "celery", FIRST, 0), final=True, copy=False)
+    outcomes.acknowledged(request, Ticket("m1", "b.1", "celery", FIRST, 0), guilt=Guilt.CLEARED, copy=False)
     found = ledger.messages.look("m1", "id1", 1000)
     assert (found.start, found.ended) == (start, Ended.DONE), "a copy that comes now has ended here"
     deferred_cleanup.clean_up()
@@ -161,7 +161,7 @@ def test_one_that_cannot_be_forgotten_is_counted_and_keeps_no_other_on_record(
 ) -> None:
     refused: Any = ("no", "word")  # redis-py refuses it, before anything is sent
     acknowledge(deferred_cleanup, 1)
-    deferred_cleanup.add(refused, "b.2", "id2", "t")
+    deferred_cleanup.add(Acknowledged(0.0, refused, "b.2", "id2", "t"))
     acknowledge(deferred_cleanup, 3)
     arrive(ledger, 1, 3)
     deferred_cleanup.clean_up()

@@ -22,7 +22,7 @@ from celery_poison.failover import parking
 from celery_poison.headers import MID, PARK, TRIAL
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.model import Ended, Parked, Start, StoredMessage
+from celery_poison.model import Ended, Guilt, Parked, Start, StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored_message import pack
 from celery_poison.quarantine.views import Views
@@ -180,7 +180,7 @@ class ParkingMachine(RuleBasedStateMachine):
         if not settles:
             return
         if delivery.look:
-            self.ledger.messages.acquit(M, delivery.start, final=True)
+            self.ledger.messages.acquit(M, delivery.start, Guilt.CLEARED)
         else:
             self.ledger.messages.clean_up([(M, delivery.start.token)])
 

@@ -18,7 +18,7 @@ from celery_poison.model import Ended, Phase, Start
 from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.quarantine.views import Views
 from celery_poison.worker import inflight as settling
-from celery_poison.worker.inflight import DeferredCleanup, InFlight
+from celery_poison.worker.inflight import Acknowledged, DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.resync import Resync, ResyncWindow
 from celery_poison.worker.threads import Background
@@ -163,7 +163,7 @@ def test_NEW_9_a_start_that_ended_badly_here_is_taken_off(here: Here) -> None:
 def test_NEW_9_a_start_that_had_ended_here_before_others_flagged_it_is_flagged_no_longer(here: Here) -> None:
     """Redis lost the note of its end, and this worker was cut off before it could tell it again."""
     start = here.start("m")
-    here.deferred_cleanup.add("m", start.token, start.id, start.task)
+    here.deferred_cleanup.add(Acknowledged(0.0, "m", start.token, start.id, start.task))
     here.deferred_cleanup.connection_lost(600.0)
     here.ledger.messages.crash("m", start, cause=causes.WORKER_LOST, shared=True)
     assert here.queries.candidate_ids() == {start.id}
@@ -193,7 +193,7 @@ def test_NEW_9_a_reminder_that_comes_late_puts_nothing_back_on_record(
     """The ledger was away when it was to be told; by now the start has been forgotten."""
     start = here.start("m")
     here.ended(start)
-    here.deferred_cleanup.add("m", start.token, start.id, start.task)
+    here.deferred_cleanup.add(Acknowledged(0.0, "m", start.token, start.id, start.task))
     here.resync.connected(broker_forgets=False, again=True)
     clock = settling.time.monotonic() + 2 * settling.FOR_A_COPY
     monkeypatch.setattr(settling, "time", SimpleNamespace(monotonic=lambda: clock))
@@ -205,7 +205,7 @@ def test_NEW_9_a_reminder_that_comes_late_puts_nothing_back_on_record(
 
 def test_NEW_9_a_reminder_in_time_puts_back_what_redis_has_forgotten(here: Here) -> None:
     start = here.start("m")
-    here.deferred_cleanup.add("m", start.token, start.id, start.task)
+    here.deferred_cleanup.add(Acknowledged(0.0, "m", start.token, start.id, start.task))
     here.ledger.client.delete(here.ledger.keys.running, here.ledger.keys.done)
     here.resync.connected(broker_forgets=False, again=True)
     here.do_what_is_due()
@@ -219,7 +219,7 @@ def test_NEW_9_nothing_is_forgotten_before_the_broker_has_heard_of_its_acknowled
     monkeypatch.setattr(settling, "DELAY", 0.0)
     start = here.start("m")
     here.ended(start)
-    here.deferred_cleanup.add("m", start.token, start.id, start.task)
+    here.deferred_cleanup.add(Acknowledged(0.0, "m", start.token, start.id, start.task))
     here.resync.broker_is_away, here.books.owes_acknowledgements = (
         why == "the broker is away",
         why.startswith("it owes"),

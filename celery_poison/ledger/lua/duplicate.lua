@@ -12,7 +12,7 @@
 -- ARGV[3] start   of the copy
 -- ARGV[4] reason
 -- RETURNS OK
--- JOURNALS duplicate, cleared (for a candidate or a released message whose worker ended before it could)
+-- JOURNALS duplicate, cleared (for a flagged message without a strike whose worker ended before it could)
 local e = start_of(ARGV[3])
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 if current and redis.call('HGET', KEYS[2], current.token) == 'D' then
@@ -21,8 +21,8 @@ if current and redis.call('HGET', KEYS[2], current.token) == 'D' then
   end_parking_and_journal(KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[2], 'finished')
   -- This copy is not acknowledged yet and may come once more, when no other record says that it finished.
   redis.call('HSETNX', KEYS[3], ARGV[2], parking_text('finished', now_ms(), e))
-  -- Its worker ended before it could: the record of that end goes with this.
-  clear_and_journal(KEYS[6], KEYS[7], KEYS[8], KEYS[5], ARGV[1], ARGV[2], current, 'cleared')
+  -- Its worker ended before it could say how it ended: it may have asked for a retry.
+  clear_and_journal(KEYS[6], KEYS[7], KEYS[8], KEYS[5], ARGV[1], ARGV[2], current, 'unproven')
 end
 journal(KEYS[5], ARGV[1], {event = 'duplicate', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, state = 'DLVD', deliveries = e.deliveries, note = ARGV[4]})

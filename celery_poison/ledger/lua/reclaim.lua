@@ -18,24 +18,8 @@ if not current and line.last_token ~= e.token then return {'STALE'} end
 if current and e.pid == 0 then e.fields[1], e.fields[4], e.fields[5] = current.phase, current.pid, current.at_ms end
 redis.call('HSET', KEYS[1], ARGV[2], cjson.encode(e.fields))
 if current then return {'OK'} end
-local charge, before, spoilt = string.match(line.charged or '', '^(%a*) ?(%d*) ?(%d*)$')
-if charge == 'strike' then
-  line.crashes = redis.call('HINCRBY', KEYS[2], 'crashes', -1)
-  line.strikes = redis.call('HINCRBY', KEYS[2], 'strikes', -1)
-  if line.blame == 'exact' then
-    redis.call('HINCRBY', KEYS[2], 'proven', -1)
-    redis.call('HINCRBY', KEYS[2], 'tried', e.alone > 0 and -1 or 0)
-  end
-  if before ~= '' then redis.call('HSET', KEYS[2], 'doubted', before) end
-elseif charge == 'failure' then
-  line.failures = redis.call('HINCRBY', KEYS[2], 'failures', -1)
-end
-if charge ~= 'strike' and spoilt ~= '' then
-  -- Redis 7.0 takes no minus zero.
-  redis.call('HINCRBY', KEYS[2], 'doubt', 0 - before)
-  redis.call('HINCRBY', KEYS[2], 'spoilt', 0 - spoilt)
-end
-if line.candidate == '1' and tonumber(line.strikes or 0) == 0 then
+local strikes = take_back(KEYS[2], line, e.alone > 0)
+if line.candidate == '1' and strikes == 0 then
   redis.call('ZREM', KEYS[3], e.id)
   journal(KEYS[4], ARGV[1], {event = 'cleared', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
     queue = e.queue, worker = e.worker, state = 'DLNG', cause = line.cause, deliveries = e.deliveries,
@@ -45,8 +29,6 @@ end
 if tonumber(line.crashes or 0) == 0 and tonumber(line.failures or 0) == 0 then
   redis.call('DEL', KEYS[2])
 else
-  redis.call('HSET', KEYS[2], 'charged', '', 'candidate', tonumber(line.strikes or 0) > 0 and '1' or '0')
-  -- It lives: what it dies of, or is put back for, from now on is news, and no repetition.
-  redis.call('HDEL', KEYS[2], 'cut_off', 'cut_off_by', 'last_token')
+  redis.call('HSET', KEYS[2], 'candidate', strikes > 0 and '1' or '0')
 end
 return {'OK'}

@@ -10,12 +10,20 @@
 -- ARGV[2] mid
 -- ARGV[3] token
 -- ARGV[4] id
--- ARGV[5] lost   the start, if its worker knows that the message has, or had, a new owner; '' otherwise
+-- ARGV[5] guilt  cleared, kept or unproven, see _lineage.lua: unless it cleared it, earlier strikes stay
+-- ARGV[6] lost   the start, if its worker knows that the message has, or had, a new owner; '' otherwise
 -- RETURNS OK (also when nothing was held against this start) | STALE (the message ran elsewhere, or does by now)
 -- JOURNALS cleared (when it was a candidate for this), stale
 local line = hash(KEYS[3])
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
-if line.last_token == ARGV[3] then
+local mine = line.last_token == ARGV[3]
+if mine and ARGV[5] ~= 'cleared' then
+  -- A death by its worker's is exact only if it was alone, or being received.
+  mine = take_back(KEYS[3], line, line.cause ~= 'receive') == 0 and line.probation ~= '1'
+  line.charged = ''
+  if not mine and not current and ARGV[5] == 'unproven' then set_aside(KEYS[3], KEYS[4], ARGV[4], ARGV[2]) end
+end
+if mine then
   if line.candidate == '1' then
     count(KEYS[6], 'cleared')
     journal(KEYS[5], ARGV[1], {event = 'cleared', id = ARGV[4], mid = ARGV[2], token = ARGV[3],
@@ -41,9 +49,9 @@ if line.last_token == ARGV[3] then
     redis.call('DEL', KEYS[3])
   end
 end
-if current and current.token == ARGV[3] or not current and ARGV[5] == '' then return {'OK'} end
+if current and current.token == ARGV[3] or not current and ARGV[6] == '' then return {'OK'} end
 redis.call('HDEL', KEYS[2], ARGV[3])
-local lost = start_of(ARGV[5])
+local lost = start_of(ARGV[6])
 local e = current or lost
 journal(KEYS[5], ARGV[1], {event = 'stale', id = ARGV[4], mid = ARGV[2], token = ARGV[3],
   task = e.task, queue = e.queue, worker = lost and lost.worker or line.worker,
