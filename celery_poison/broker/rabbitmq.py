@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
+
+from celery import Celery
+from celery.utils.quorum_queues import detect_quorum_queues
+from kombu import Connection, Queue
+
+#: What lets RabbitMQ wait, and no worker: Celery's words for it.
+LET_IT_DELAY = (
+    'set task_default_queue_type="quorum" and task_default_exchange_type="topic", for new queues:'
+    " RabbitMQ itself delays messages then"
+)
 
 
 def version_of(connection: Any) -> tuple[int, int]:
@@ -20,6 +31,28 @@ def counts_no_nack(version: tuple[int, int]) -> bool:
     return version >= (4, 3)
 
 
-def has_fixed_prefetch(version: tuple[int, int]) -> bool:
-    """Whether the prefetch of a consumer stays as it was when it began, on classic queues, too."""
-    return version >= (4, 0)
+def filled_by_delays(app: Celery, connection: Connection) -> list[str]:
+    """Return the queues whose delayed messages fill a worker: nothing behind them runs before their time.
+
+    A worker has them at once, and waits. Where its prefetch can grow, it asks for one more message for each.
+
+    Args:
+        connection: to the app's broker, open; whatever that is.
+    """
+    if connection.transport.driver_type != "amqp":
+        return []
+    version = version_of(connection.connection)
+    # RabbitMQ takes a later prefetch for all consumers until 4.2; kombu 5.7 asks for none from 4.0 on.
+    is_fixed = version >= (4, 3) or (version >= (4, 0) and connection.qos_semantics_matches_spec)
+    has_quorum, _ = detect_quorum_queues(app, "amqp")
+    if not is_fixed and not (has_quorum and app.conf.worker_detect_quorum_queues):
+        return []
+    return sorted(_names(app.amqp.queues.consume_from.values(), is_delayed_there=has_quorum))
+
+
+def _names(queues: Iterable[Queue], *, is_delayed_there: bool) -> Iterable[str]:
+    for queue in queues:
+        # Celery has RabbitMQ delay what goes by no direct exchange, where any queue is a quorum queue.
+        is_direct = queue.exchange is None or queue.exchange.type == "direct"
+        if is_direct or not is_delayed_there:
+            yield queue.name

@@ -16,7 +16,7 @@ from kombu.transport import redis as kombu_redis
 
 from celery_poison.basics.text import command, count_of, duration, some_of, when
 from celery_poison.broker.publish import bounded_connection
-from celery_poison.cli import redis_checks
+from celery_poison.cli import rabbitmq_checks, redis_checks
 from celery_poison.cli.destination_checks import destinations
 from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
 from celery_poison.cli.redis_checks import Finding
@@ -134,7 +134,7 @@ def examine(app: Celery) -> Iterator[Finding]:
         yield Finding("reachable", str(error), cure, broken=True)
     if settings.deploy_guard:
         yield _check_guard(settings)
-    yield from (_check_tasks(plugin), _check_broker(app), *_check_queues(plugin))
+    yield from (_check_tasks(plugin), *_check_broker(app), *_check_queues(plugin))
     yield from (*destinations(plugin), _check_backend(app))
     if directory := settings.spool_directory:
         spooled = spooled_here(directory)
@@ -222,29 +222,22 @@ def _check_stuck(app: Celery) -> Finding:
     return Finding("stuck", said, oldest.cure)
 
 
-def _check_broker(app: Celery) -> Finding:
+def _check_broker(app: Celery) -> list[Finding]:
     try:
         with bounded_connection(app) as connection:
             channel = connection.default_channel
             if isinstance(channel, kombu_redis.Channel):
-                return _redis_broker(channel)
+                return [_redis_broker(channel)]
             if isinstance(channel, pyamqp.Channel):
-                about = connection.connection.server_properties
-                product = f"{about.get('product', 'AMQP')} {about.get('version', '')}"
-                # It puts back by itself, but not while a worker that is frozen is still connected.
-                seconds = app.conf.broker_heartbeat
-                how = f"={seconds}" if seconds else " is off"
-                until = f"for up to {2 * seconds} s" if seconds else "until that worker ends"
-                kept = f"broker_heartbeat{how}: it keeps what a frozen worker holds {until}"
-                return Finding("broker", f"{product}; {kept}")
+                return [*rabbitmq_checks.examine(app, connection)]
             kind = connection.transport.driver_type
     except Exception as error:  # each transport has errors of its own
-        return Finding("broker", f"not usable: {error}", "start it, or correct broker_url", broken=True)
+        return [Finding("broker", f"not usable: {error}", "start it, or correct broker_url", broken=True)]
     finding = (
         f"{kind}: neither Redis nor RabbitMQ; bodies are kept after unpacking, and a dead worker's messages"
         " come back when the broker returns them, or never: each delivery is looked up for that"
     )
-    return Finding("broker", finding, "use Redis or RabbitMQ for all that celery_poison promises")
+    return [Finding("broker", finding, "use Redis or RabbitMQ for all that celery_poison promises")]
 
 
 def _check_queues(plugin: Plugin) -> Iterator[Finding]:

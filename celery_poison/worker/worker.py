@@ -32,6 +32,7 @@ from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Complaints, greet
 from celery_poison.worker.blocklist import Checker, Fingerprints
 from celery_poison.worker.broadcasts import Broadcasts
+from celery_poison.worker.delays import Delays
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.health import Health, Refresher
@@ -87,6 +88,7 @@ class Worker:
         if pool.contained:  # an AMQP server gives back what it holds when the last copy is closed
             keep_from_forks(self.loop, lambda loop: loop.consumer.connection._connection.transport.sock)
         self.broadcasts = Broadcasts(app, self.loop)
+        self._delays = Delays()
         self._background = Background(self.complain)
         self._announce = Announcer(self.loop)
         self._open_ledger()
@@ -347,6 +349,7 @@ class Worker:
     def connected(self, consumer: Any) -> None:
         """It is connected to its broker, perhaps anew."""
         self.broadcasts.say(consumer.app.amqp.queues.consume_from.values())
+        self._delays.say(consumer)
         self._background.do(partial(self._health.note_broker, self._ledger), lambda: False)
 
     def begin_rounds(self) -> None:

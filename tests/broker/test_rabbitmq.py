@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu import Connection
 
 from celery_poison.broker.publish import depth
-from celery_poison.broker.rabbitmq import counts_no_nack, version_of
+from celery_poison.broker.rabbitmq import counts_no_nack, filled_by_delays, version_of
 from tests.apps.harness import Fleet
 
 LIMIT = 2
@@ -45,10 +46,7 @@ def _counts(fleet: Fleet) -> list[Any]:
 def test_NEW_30_what_a_pause_or_a_shutdown_puts_back_costs_no_delivery_limit(
     fleet: Fleet, version: tuple[int, int]
 ) -> None:
-    fleet.quarantine.pause_queue("celery", force=True)
     with fleet.worker(concurrency=1) as worker:
-        worker.wait_ready()
-        fleet.quarantine.resume_queue("celery")
         fleet.send("gated", 0)
         fleet.await_that(lambda: fleet.marks.all("gated", "start"), "it holds the only slot")
         sent = [fleet.send("healthy", n) for n in range(3)]
@@ -58,6 +56,7 @@ def test_NEW_30_what_a_pause_or_a_shutdown_puts_back_costs_no_delivery_limit(
             fleet.await_that(lambda: _waiting(fleet) == 3, "put back")
             fleet.quarantine.resume_queue("celery")
         fleet.await_that(lambda: not _waiting(fleet), "prefetched")
+        assert worker.log_text().count("fill this worker") == 1, "Celery delays nothing by a direct exchange"
         worker.send_signal(signal.SIGTERM)
         fleet.await_that(lambda: "Warm shutdown" in worker.log_text(), "it leaves")
         fleet.marks.open_gate()
@@ -66,3 +65,26 @@ def test_NEW_30_what_a_pause_or_a_shutdown_puts_back_costs_no_delivery_limit(
     # On older versions, each of both ways of giving back costs one of them.
     assert _counts(fleet) == [None if counts_no_nack(version) else 2] * 3
     assert fleet.marks.count("healthy", "start") == {}, sent
+
+
+@pytest.mark.parametrize(
+    ("settings", "until_4_2", "since_4_3"),
+    [
+        ({}, [], ["celery"]),
+        ({"task_default_queue_type": "quorum"}, ["celery"], ["celery"]),
+        ({"task_default_queue_type": "quorum", "task_default_exchange_type": "topic"}, [], []),
+    ],
+    ids=["classic", "quorum, direct", "quorum, topic"],
+)
+def test_NEW_30_whether_delayed_messages_fill_a_worker_is_read_from_version_and_settings(
+    rabbit_url: str,
+    version: tuple[int, int],
+    settings: dict[str, str],
+    until_4_2: list[str],
+    since_4_3: list[str],
+) -> None:
+    app = Celery(broker=rabbit_url, set_as_current=False)
+    app.conf.update(settings)
+    with app.connection_for_read() as connection:
+        connection.connect()
+        assert filled_by_delays(app, connection) == (since_4_3 if version >= (4, 3) else until_4_2)

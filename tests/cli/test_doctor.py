@@ -97,8 +97,15 @@ def test_WAS_8_what_lies_in_the_spool_of_this_machine_is_told(
 
 
 @pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
-def test_RabbitMQ_is_named_with_its_version(console: Console) -> None:
-    assert finding(console, "broker")["said"].startswith("RabbitMQ 3")
+def test_NEW_30_RabbitMQ_is_named_with_its_version_and_what_follows(
+    new_fleet: Build, broker_url: str
+) -> None:
+    console = Console((fleet := new_fleet(broker_url, task_default_queue_type="quorum")).app)
+    assert finding(console, "broker")["said"].startswith("RabbitMQ ")
+    has_exclusive = fleet.app.conf.get("control_queue_exclusive")  # since Celery 5.7
+    assert bool(has_exclusive) == ("RESOURCE_LOCKED" in str(console.json("doctor")))
+    found = finding(console, "delays")
+    assert found["level"] == "warn" and found["said"].startswith("celery: ") and "topic" in found["cure"]
 
 
 def test_what_celery_lacks_is_told_with_what_follows_from_it(
