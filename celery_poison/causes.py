@@ -183,6 +183,9 @@ class Evidence:
         grew_to_kb: private memory of the process that grew, in KiB, and
         grew_kb_s: how fast it grew at last, in KiB a second.
         grew_at: where the Python code of what grew was, as ``function (file:line)``.
+        grew_curve: its memory at equal distances of time until the last look, in KiB, at most
+            :data:`CURVE` numbers, and
+        grew_for_s: over how many seconds.
         flat: how many other tasks beside it hardly grew.
         oom_likely: the memory that was left was about to be used up.
 
@@ -220,6 +223,8 @@ class Evidence:
     grew_to_kb: int | None = None
     grew_kb_s: int | None = None
     grew_at: str = ""
+    grew_curve: tuple[int, ...] = ()
+    grew_for_s: float | None = None
     flat: int | None = None
     oom_likely: bool | None = None
     items: int | None = None
@@ -271,9 +276,14 @@ class Evidence:
         }
         stack = fields.get("stack")
         evidence["stack"] = tuple(map(str, stack)) if isinstance(stack, list) else ()
+        curve = fields.get("grew_curve")
+        points = curve[-CURVE:] if isinstance(curve, list) else []
+        evidence["grew_curve"] = tuple(each for each in points if _fits("int", each) and each >= 0)
         return cls(**evidence)
 
 
+#: Numbers in a curve of memory.
+CURVE: Final = 24
 #: No number of an evidence comes near: a moment in ms has thirteen digits.
 _MOST: Final = 10**15
 

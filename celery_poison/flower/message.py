@@ -11,6 +11,7 @@ from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import changing, words
 from celery_poison.flower.async_ledger import AsyncLedger
+from celery_poison.flower.curve import memory_curve
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import Quarantine, sentences
 from celery_poison.quarantine.arguments import headers_shown
@@ -52,6 +53,7 @@ class MessageStory(NamedTuple):
         stack: where its code was when it died, the innermost call first, down to where the user's code was
             entered: each call, and whether it is the user's.
         below: the calls of Celery and of the worker.
+        memory: a picture of the memory that grew before it died; empty for none.
         can_edit: whether a changed copy can be made; ``can_block``: whether others like it can be blocked.
         headers: those of the message, but for two that repeat the arguments, with what is hidden of them.
     """
@@ -67,6 +69,7 @@ class MessageStory(NamedTuple):
     above: list[str]
     stack: list[tuple[str, bool]]
     below: list[str]
+    memory: str
     can_edit: bool
     can_block: bool
     headers: list[tuple[str, str]]
@@ -121,6 +124,7 @@ def _read(quarantine: Quarantine, id: str, names_only: bool) -> MessageStory:
         above=[words.say(line, 1000) for line in above],
         stack=called[:entry],
         below=frames[entry:],
+        memory=memory_curve(record.evidence),
         can_edit=changing.can_edit(record, stored),
         can_block=changing.can_block(record),
         headers=_table(headers),

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Final
 
+from celery_poison.basics.sparkline import sparkline
 from celery_poison.basics.text import between
 from celery_poison.causes import Evidence
 
@@ -37,7 +38,7 @@ def _size(kb: int) -> str:
     return f"{kb / (1 << 20):.1f} GiB" if kb >= 1 << 20 else _mib(kb)
 
 
-def _seconds(ms: int) -> str:
+def _seconds(ms: float) -> str:
     return f"{ms / 1000:.1f} s"
 
 
@@ -136,7 +137,10 @@ def growth_of(evidence: Evidence) -> str:
         f"; {'1 other' if evidence.flat == 1 else f'{evidence.flat} others'} flat" if evidence.flat else ""
     )
     named = evidence.grew_task or "its process"
-    return f"{what}: {named} grew{speed} to {_size(evidence.grew_to_kb)}{place}{beside}."
+    curve = ""
+    if evidence.grew_for_s and len(evidence.grew_curve) > 2:
+        curve = f" {sparkline(evidence.grew_curve)} in {_seconds(evidence.grew_for_s * 1000)}"
+    return f"{what}: {named} grew{speed} to {_size(evidence.grew_to_kb)}{curve}{place}{beside}."
 
 
 def place_in(frame: str) -> str:

@@ -6,14 +6,16 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_poison.causes import Evidence
+from celery_poison.causes import CURVE, Evidence
 from celery_poison.extensions.black_box.record import Growth, Row, read
+from celery_poison.extensions.black_box.sampler import PAUSE, Track
 from celery_poison.extensions.black_box.shared import credited
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.evidence import sentence_of
@@ -72,6 +74,7 @@ def test_NEW_19_who_grew_is_known_when_the_whole_container_went(
     assert of_worker.oom_likely
     assert of_worker.grew_at.startswith("grows (") and "boxes.py:" in of_worker.grew_at
     assert of_worker.flat == 3
+    assert of_worker.grew_curve[-1] - of_worker.grew_curve[0] > 100 << 10 and of_worker.grew_for_s
     assert lost["cause"] == "worker_lost", "it is evidence, and no verdict"
     (record,) = [each for each in boxes.quarantine.list(candidates=True) if each.id == culprit.id]
     assert "oom, likely: box.grows grew" in why(record), "so does `show`, and Flower"
@@ -157,6 +160,20 @@ def _told_of(boxes: Boxes) -> Growth | None:
     return None
 
 
+def test_NEW_19_a_curve_keeps_its_shape_in_few_numbers_however_long_it_runs() -> None:
+    for looks in (2, 24, 25, 26, 100, 5_000):
+        track = Track("t", "shop.convert", 1)
+        for n in range(looks):
+            track.add(PAUSE * n, 1024 * n)
+        points, seconds = track.curve()
+        assert 2 <= len(points) <= CURVE and points == sorted(points)
+        assert points[-1] == 1024 * (looks - 1)
+        assert seconds >= PAUSE * (looks - 1) / 2
+        if looks > 2:
+            apart = [later - before for before, later in pairwise(points[:-1])]
+            assert max(apart) == min(apart), "at equal distances but for the last"
+
+
 # --- whom it names -----------------------------------------------------------------------------------
 
 MIB = 1 << 10
@@ -200,6 +217,10 @@ def test_NEW_19_the_sentence_is_the_one_that_people_on_call_look_for() -> None:
     assert sentence_of(told).endswith(expected)
     assert "reason is not known" not in sentence_of(told)
     assert Growth.decode(growth.encode().encode()) == growth
+    drawn = replace(growth, curve=(100_000, 500_000, 1_677_722), seconds=18.04)
+    shape = "shop.convert grew 90 MB/s to 1.6 GiB ▁▃█ in 18.0 s (shop.py:63); 3 others flat."
+    read = Growth.decode(drawn.encode().encode())
+    assert read is not None and sentence_of(read.told_of(Evidence(noticed="gone"), "")).endswith(shape)
     far = Growth(rows=[culprit], busy=4, used=1_950_000, limit=20_000_000)
     assert not far.told_of(Evidence(), "").oom_likely
 

@@ -98,6 +98,7 @@ def _crashes(crew: Crew, id: str) -> list[dict[str, str]]:
 
 def _without_memory(evidence: dict[str, Any]) -> dict[str, Any]:
     grown = {"grown_kb", "grew_task", "grew_to_kb", "grew_kb_s", "grew_at", "flat", "oom_likely"}
+    grown |= {"grew_curve", "grew_for_s"}
     return {name: value for name, value in evidence.items() if name not in {"rss_kb", "limit_kb"} | grown}
 
 

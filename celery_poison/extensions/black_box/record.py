@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from signal import SIGKILL
 from typing import Any, NamedTuple
 
-from celery_poison.causes import Evidence
+from celery_poison.causes import CURVE, Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 
@@ -51,6 +51,8 @@ class Growth:
         process: of the process that tasks share, if that grew.
         busy: how many tasks ran.
         used, limit: memory in use by all that shares the limit, and that limit, in KiB; 0: not known.
+        curve: the memory of what is named, at equal distances of time until now, in KiB; seconds: over how
+            many.
     """
 
     rows: Sequence[Row] = ()
@@ -58,9 +60,12 @@ class Growth:
     busy: int = 0
     used: int = 0
     limit: int = 0
+    curve: Sequence[int] = ()
+    seconds: float = 0.0
 
     def encode(self) -> str:
-        told = {"rows": self.rows, "process": self.process, "busy": self.busy}
+        told: dict[str, Any] = {"rows": self.rows, "process": self.process, "busy": self.busy}
+        told |= {"curve": self.curve, "seconds": round(self.seconds, 1)} if self.curve else {}
         return json.dumps({**told, "used_kb": self.used, "limit_kb": self.limit}, separators=(",", ":"))
 
     @classmethod
@@ -71,9 +76,13 @@ class Growth:
             rows = [_row(each) for each in fields["rows"]]
             process = _row(fields["process"]) if fields["process"] else None
             numbers = int(fields["busy"]), int(fields["used_kb"]), int(fields["limit_kb"])
+            curve = tuple(int(each) for each in fields.get("curve", ())[-CURVE:])
+            seconds = float(fields.get("seconds", 0.0))
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
-        return cls(rows=rows, process=process, busy=numbers[0], used=numbers[1], limit=numbers[2])
+        busy, used, limit = numbers
+        known = cls(rows=rows, process=process, busy=busy, used=used, limit=limit)
+        return replace(known, curve=curve, seconds=seconds)
 
     @property
     def named(self) -> Row | None:
@@ -110,6 +119,8 @@ class Growth:
             grew_to_kb=named.kb,
             grew_kb_s=named.speed or None,
             grew_at=named.at,
+            grew_curve=tuple(self.curve),
+            grew_for_s=self.seconds or None,
             flat=self._flat_beside(named),
             oom_likely=0 < LIKELY * self.limit <= self.used + named.speed or None,
         )

@@ -9,14 +9,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from celery.worker.state import active_requests
 
 from celery_poison.basics import procfs
 from celery_poison.basics.forking import unpatched
 from celery_poison.basics.procfs import MemoryGroup
-from celery_poison.causes import is_users
+from celery_poison.causes import CURVE, is_users
 from celery_poison.extensions.black_box.record import MOST, NOTABLE, WORTH, Growth, Row
 from celery_poison.extensions.black_box.shared import Threads
 from celery_poison.ledger.writer import command
@@ -64,11 +64,26 @@ class Track:
     asked: int | None = None
     _looks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=int(LATELY / PAUSE) + 2))
     _first: int | None = None
+    _curve: list[tuple[float, int]] = field(default_factory=list)
+    _apart: float = PAUSE
 
     def add(self, now: float, own: int) -> None:
         self.own = own
         self._first = own if self._first is None else min(self._first, own)
         self._looks.append((now, own))
+        if not self._curve or now - self._curve[-1][0] >= self._apart - PAUSE / 2:
+            self._curve.append((now, own))
+        if len(self._curve) > CURVE:  # half as many, twice as far apart
+            del self._curve[1::2]
+            self._apart *= 2
+
+    def curve(self) -> tuple[list[int], float]:
+        """Return its memory at equal distances of time since it began, in KiB, and over how many seconds."""
+        if not self._looks:
+            return [], 0.0
+        last = [] if self._curve[-1] == self._looks[-1] else [self._looks[-1]]
+        points = [*self._curve, *last][-CURVE:]
+        return [kb for _, kb in points], points[-1][0] - points[0][0]
 
     @property
     def is_new(self) -> bool:
@@ -195,9 +210,16 @@ class Sampler:
         used, limit = self._all_memory(now)
         if now >= self._fast_until and limit - used > LITTLE * limit:
             return None
-        rows = sorted((track.row() for track in seen), key=lambda row: -row.grown)[:MOST]
+        known = sorted(((track.row(), track) for track in seen), key=lambda each: -each[0].grown)[:MOST]
         process = self._process.row() if is_shared else None
-        return Growth(rows=rows, process=process, busy=len(busy), used=used, limit=limit)
+        growth = Growth(
+            rows=[row for row, _ in known], process=process, busy=len(busy), used=used, limit=limit
+        )
+        if (named := growth.named) is None:
+            return growth
+        track = next((track for row, track in known if row is named), self._process)
+        curve, seconds = track.curve()
+        return replace(growth, curve=curve, seconds=seconds)
 
     def _all_memory(self, now: float) -> tuple[int, int]:
         """Return the memory in use and its limit, in KiB."""
