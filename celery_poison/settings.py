@@ -266,6 +266,11 @@ class Settings:
     activation_interval: float = _seconds(
         10.0, 0.1, "Silence after which a worker counts as dead; at least twice the heartbeat interval."
     )
+    stuck_after: float = _seconds(
+        30.0,
+        0.1,
+        "Standstill after which a living worker counts as stuck.",
+    )
     trial: Literal["cell", "queue", "off"] = _setting(
         "cell",
         values.one_of("cell", "queue", "off"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -196,8 +196,9 @@ def workers(ctx: click.Context) -> None:
     \b
     celery -A proj poison workers
     """
-    queries = open_quarantine(ctx).queries
-    records = queries.workers(int(plugin_of(app_of(ctx)).settings.activation_interval * 1000))
+    app, queries = app_of(ctx), open_quarantine(ctx).queries
+    records = queries.workers(int(plugin_of(app).settings.activation_interval * 1000))
+    deaf = {each.worker for each in find_deaf(app, queries, records)[0]}
     now = queries.now_ms() / 1000
     troubled = any(worker.unguarded or worker.ledger_errors for worker in records)
 
@@ -208,7 +209,7 @@ def workers(ctx: click.Context) -> None:
     answer_table(
         records,
         [*headings, "NOTICED BY", "STARTED"],
-        partial(_worker_row, now=now, troubled=troubled),
+        partial(_worker_row, now=now, troubled=troubled, deaf=deaf),
         f"{empty}; cure: {command('worker')}",
         fit=True,
         title=_fleet_line(records),
@@ -216,13 +217,15 @@ def workers(ctx: click.Context) -> None:
     )
 
 
-def _worker_row(worker: WorkerRecord, *, now: float, troubled: bool) -> Sequence[object]:
+def _worker_row(
+    worker: WorkerRecord, *, now: float, troubled: bool, deaf: Collection[str]
+) -> Sequence[object]:
     # The paused ones first: where a column is cut, its end is missing.
     queues = [f"{queue} (paused)" for queue in worker.paused.split(",") if queue]
     queues += worker.consumed
     return (
         worker.worker if utc.get() else worker.node,
-        "silent" if not worker.alive else "stopping" if worker.stopping else "alive",
+        worker.condition(is_deaf=worker.worker in deaf),
         f"{duration(now - (worker.last_beat or now))} ago",
         worker.pid,
         worker.pool or "-",

@@ -8,6 +8,7 @@ from typing import Any
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.model import Record
+from celery_poison.portrait import Condition, Portrait, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class WorkerRecord(Record):
         heard_at: when it last polled its broker, received a message or had no room for one; None: not known.
         room: how many suspects more could begin there; cells: how trials there are less than they might be.
         code_version: of the user's code (``poison_code_version``).
+        portrait: how it saw itself; None: an older version, which draws none.
     """
 
     worker: str
@@ -52,6 +54,15 @@ class WorkerRecord(Record):
     room: int = 0
     cells: str = ""
     code_version: str = ""
+    portrait: Portrait | None = None
+
+    def condition(self, *, is_deaf: bool = False) -> Condition:
+        """Return whether it works, or why not."""
+        facts = {"is_alive": self.alive, "is_stopping": self.stopping, "is_deaf": is_deaf}
+        return judge(self.portrait, **facts)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "condition": self.condition()}
 
     @property
     def consumed(self) -> list[str]:

@@ -12,6 +12,7 @@ from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.ledger.messages_read import Messages
 from celery_poison.ledger.rows import Reader, as_text, seconds
+from celery_poison.portrait import Portrait
 
 
 class _Fleet(Reader):
@@ -114,6 +115,7 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         room=whole(raw.get("room") or raw.get("concurrency")),  # an older version does not write it
         cells=raw.get("cells", ""),
         code_version=raw.get("release", ""),
+        portrait=Portrait.decode(raw.get("portrait", "")),
     )
 
 

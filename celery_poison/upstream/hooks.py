@@ -44,6 +44,7 @@ class Part(Enum):
     OUTBOX = "messages are not stored in the outbox first, but sent as by plain Celery"
     RECONNECT = "a task that begins while the broker connection is lost may run twice"
     CELLS = "suspects run alone in their worker's pool, and not beside it"
+    PORTRAIT = "that no pool process comes up is not noticed"
 
 
 #: Whose hooks they are -> the names. In brackets: the arguments with which it is called, or calls.
@@ -71,7 +72,8 @@ HOOKS: Mapping[Part, _Table] = {
         "celery.worker.consumer:Consumer": (
             "on_task_request create_task_handler() on_unknown_task(body,message,exc) "
             "on_unknown_message(body,message) on_invalid_task(body,message,exc) "
-            "on_decode_error(message,exc) connection_errors channel_errors call_soon(p) timer hub pool"
+            "on_decode_error(message,exc) connection_errors channel_errors call_soon(p) timer hub pool "
+            "perform_pending_operations()"
         ),
         # Which queue a message of RabbitMQ came from (worker/broadcasts.py).
         "kombu:Consumer": "queues _active_tags",
@@ -141,6 +143,12 @@ HOOKS: Mapping[Part, _Table] = {
     },
     Part.CELLS: {  # sandbox/cell.py
         "billiard.process:BaseProcess": "_bootstrap()",
+    },
+    Part.PORTRAIT: {  # worker/portrait.py
+        "billiard.pool:Pool": "_pool _processes",
+        "celery.concurrency.asynpool:AsynPool": "_waiting_to_start",
+        "celery.concurrency.prefork:TaskPool": "_pool",
+        "celery.worker.state": "all_total_count",
     },
     Part.RECONNECT: {  # worker/processes.py
         "celery.concurrency.asynpool:AsynPool": "_fileno_to_outq handle_result_event _cache _sentinel_poll",

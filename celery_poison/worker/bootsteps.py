@@ -188,6 +188,7 @@ class GuardStep(bootsteps.ConsumerStep):
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
         self._worker = ours
+        ours.loop.clock.follow(consumer)
         ours.unprocessable.stand_before_pool(consumer)
         self._dispatcher = consumer.on_task_request = ours.dispatcher(consumer)
         ours.unprocessable.hook_into(consumer)
@@ -205,6 +206,7 @@ class GuardStep(bootsteps.ConsumerStep):
         keep_what_runs(consumer.pool)
         watch_again(consumer.pool)
         ours.rejoin.connected(consumer)
+        ours.loop.clock.connected()
         ours.renew()
         ours.begin_rounds()
         ours.connected(consumer)
@@ -216,6 +218,9 @@ class GuardStep(bootsteps.ConsumerStep):
     def stop(self, consumer: Any) -> None:
         if consumer.blueprint.state == bootsteps.RUN:  # its connection is lost; else the worker leaves
             self._worker.rejoin.away()
+            self._worker.loop.clock.away()
+        else:
+            self._worker.loop.clock.left()
         self._dispatcher.clear()
 
     def shutdown(self, consumer: Any) -> None:

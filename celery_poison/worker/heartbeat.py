@@ -30,6 +30,7 @@ from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.health import Health
 from celery_poison.worker.inflight import DeferredCleanup
 from celery_poison.worker.lease import Lease, clock
+from celery_poison.worker.portrait import SelfPortrait
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.site import Site
@@ -93,6 +94,7 @@ class Payload:
         self._deferred_cleanup = deferred_cleanup
         self._complain = site.complain
         self._group = MemoryGroup()
+        self._portrait = SelfPortrait(site, pool, site.loop.clock)
         self._heard_at = time.monotonic()
         self._fixed: dict[str, str | int] = {
             "node": me.node,
@@ -122,6 +124,7 @@ class Payload:
             "ledger_errors": self._complain.count,
             "quiet_ms": self._known(self._quiet_ms),
             "vitals": self._known(self._vitals),
+            "portrait": self._known(lambda: self._portrait.draw().encode()),
         }
 
     def _known(self, fact: Callable[[], int | str]) -> int | str:

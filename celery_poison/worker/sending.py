@@ -189,6 +189,11 @@ class SentRequest(Request):
         return IN_CELL if self._cells else ALONE
 
     @property
+    def is_in_cell(self) -> bool:
+        """Whether it takes no slot of the pool."""
+        return self._cells is not None
+
+    @property
     def needs_idle_worker(self) -> bool:
         """Whether nothing may run in its worker at all: workers have ended beside its last trials."""
         return self.poison is not None and needs_idle_worker(self.poison.history)

@@ -22,6 +22,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.basics.forking import no_fork, real_thread_starter
 from celery_poison.errors import LedgerUnavailable, PoisonError
+from celery_poison.worker.loop_clock import LoopClock
 
 logger = get_logger("celery_poison")
 
@@ -39,6 +40,7 @@ class EventLoop:
     Attributes:
         consumer: of the present broker connection; None before the first.
         epoch: number of that connection; changes when it is lost, too. What came by an earlier one is void.
+        clock: when the loop last turned.
     """
 
     def __init__(self) -> None:
@@ -49,6 +51,7 @@ class EventLoop:
         self._asked = self._has_run_until = 0.0
         self.consumer: Any = None
         self.epoch = 0
+        self.clock = LoopClock()
 
     def start_afresh(self, reason: str) -> None:
         """Leave the broker and come back (on the event loop)."""
@@ -60,6 +63,7 @@ class EventLoop:
     def register(self, hub: Any) -> None:
         """Wake up ``hub`` for every call; needed anew each time its loop starts."""
         hub.add_reader(self._reader, self.drain)
+        self.clock.follow_hub(hub)
         self._wake()
 
     def call_in_loop(self, function: Callable[[], object]) -> None:

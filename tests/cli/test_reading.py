@@ -309,7 +309,8 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     )
     (worker,) = console.json("workers")
     assert (worker["node"], worker["alive"]) == ("w1@test", True)
-    assert "alive" in console.out("workers")
+    assert worker["condition"] == "working", "an older version draws no portrait"
+    assert "working" in console.out("workers")
     fence, _ = keeper.ledger.fleet.lead("w2@test/b00t", 10_000) or (0, False)
     grew = {"grew_task": "shop.\x1b[1mconvert", "grew_to_kb": 1_677_722, "grew_at": "f (/app/shop.py:63)"}
     evidence = Evidence(**grew, grew_kb_s=87_891, flat=1, oom_likely=True)

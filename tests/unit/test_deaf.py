@@ -12,6 +12,7 @@ from celery import Celery
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.quarantine.queues import GRACE, QUIET_FOR, Deaf, is_quiet, missed
 from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.settings import Settings
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Payload, Shutdown
 from celery_poison.worker.lease import Incarnation
@@ -100,7 +101,9 @@ class Reception:
         app, self.complaints = Celery(broker="redis://nowhere", set_as_current=False), Complaints()
         others: Any = SimpleNamespace(has_reconnected=False, missing=0, room=1, lacks="")
         self._payload = Payload(
-            site=site(app=app, me=Incarnation("w1@h"), loop=loop, complain=self.complaints),
+            site=site(
+                app=app, settings=Settings(), me=Incarnation("w1@h"), loop=loop, complain=self.complaints
+            ),
             pool=pool,
             shutdown=Shutdown(),
             holds=(),

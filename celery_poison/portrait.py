@@ -1,0 +1,114 @@
+"""A worker's portrait of itself, in each heartbeat, and what it means: alive is not working (NEW-25).
+
+A heartbeat comes from a thread of its own. It says that a process lives, and nothing of its work: the event
+loop may stand, no pool process may come up, every slot may be taken by a task that never ends. Whether a
+worker works is judged here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from celery_poison.model import Record
+
+
+class Condition(StrEnum):
+    """How a worker is, in the word that every command and metric uses."""
+
+    WORKING = "working"
+    STUCK_LOOP = "stuck loop"
+    """Its event loop stands: it receives, acknowledges and starts nothing."""
+    STUCK_SLOTS = "stuck slots"
+    """Each slot is taken by a task that is far past its time limit."""
+    NO_CHILDREN = "no children"
+    """No process of its pool comes up."""
+    NO_BROKER = "no broker"
+    """It has lost its broker, and does not get it back."""
+    DEAF = "deaf"
+    """It consumes nothing, while messages wait for it."""
+    STOPPING = "stopping"
+    SILENT = "silent"
+    """Its heartbeat is late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portrait(Record):
+    """What a worker sees of itself, as of one heartbeat; times in seconds.
+
+    Attributes:
+        patience: what ``poison_stuck_after`` says there.
+        loop_turned_ago: since its event loop last turned; None: it has not begun to, or has no broker.
+        tasks_stop_loop: its tasks run on the event loop, which stands meanwhile (solo).
+        broker_away: for how long it has had no connection to its broker; None: it has one.
+        children, children_expected: pool processes that are up, and that should be.
+        childless: for how long none has come up, and no task has begun, beyond Celery's own patience.
+        slots, slots_busy: of the pool.
+        slots_past: taken by a task that has run for twice its time limit, and ``patience`` beyond it.
+        oldest_waiting: for how long the oldest message that is held here has not begun.
+    """
+
+    patience: float = 30.0
+    loop_turned_ago: float | None = None
+    tasks_stop_loop: bool = False
+    broker_away: float | None = None
+    children: int = 0
+    children_expected: int = 0
+    childless: float = 0.0
+    slots: int = 0
+    slots_busy: int = 0
+    slots_past: int = 0
+    oldest_waiting: float = 0.0
+
+    def encode(self) -> str:
+        """Return it as JSON, for one field of a heartbeat."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Portrait | None:
+        """Return what was encoded, perhaps by another version; None for what is none."""
+        try:
+            raw = json.loads(text) if text else None
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(raw, dict):
+            return None
+        names = {each.name for each in fields(cls)}
+        numbers: dict[str, Any] = {n: v for n, v in raw.items() if n in names and isinstance(v, int | float)}
+        return cls(**numbers)
+
+
+def judge(
+    portrait: Portrait | None, *, is_alive: bool = True, is_stopping: bool = False, is_deaf: bool = False
+) -> Condition:
+    """Return how a worker is.
+
+    Before its event loop has turned once, that is not judged.
+
+    Args:
+        portrait: of its last heartbeat; None: it draws none, as an older version does.
+        is_alive: that heartbeat is fresh.
+        is_deaf: see :mod:`celery_poison.quarantine.queues`.
+    """
+    if not is_alive:
+        return Condition.SILENT
+    if is_stopping:
+        return Condition.STOPPING
+    if portrait is not None and (trouble := _trouble(portrait)) is not None:
+        return trouble
+    return Condition.DEAF if is_deaf else Condition.WORKING
+
+
+def _trouble(seen: Portrait) -> Condition | None:
+    is_in_task = seen.tasks_stop_loop and seen.slots_busy
+    if (seen.loop_turned_ago or 0.0) > seen.patience and not is_in_task:
+        return Condition.STUCK_LOOP
+    if 0 < seen.slots <= seen.slots_past:
+        return Condition.STUCK_SLOTS
+    if (seen.broker_away or 0.0) > seen.patience:
+        return Condition.NO_BROKER
+    if seen.children_expected and not seen.children and seen.childless > seen.patience:
+        return Condition.NO_CHILDREN
+    return None

@@ -1,0 +1,97 @@
+"""How a worker draws its portrait, in the heartbeat's thread; ``celery_poison.portrait`` judges (NEW-25)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery.worker.state import active_requests, all_total_count, reserved_requests
+
+from celery_poison.portrait import Portrait
+from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.upstream import hooks
+from celery_poison.worker.inflight import unchanged
+from celery_poison.worker.loop_clock import LoopClock
+from celery_poison.worker.site import Site
+
+
+class Ages:
+    """For how long each request has been there, as of the looks at them: no clock of the host counts."""
+
+    def __init__(self) -> None:
+        self._since: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+    def look(self, requests: Iterable[Any]) -> list[tuple[Any, float]]:
+        """Return these requests and the seconds since each was among them first; forget the others."""
+        now, before = monotonic(), self._since
+        self._since = WeakKeyDictionary({each: before.get(each, now) for each in requests})
+        return [(each, now - since) for each, since in self._since.items()]
+
+
+class Children:
+    """Whether pool processes come up: looked at in each heartbeat."""
+
+    def __init__(self, app: Any, pool: PoolFacts) -> None:
+        self._has_any = not pool.contained
+        self._limit = float(app.conf.worker_proc_alive_timeout or 0)
+        self._begun = -1
+        self._up_at = monotonic()
+
+    def look(self, pool: Any) -> tuple[int, int, float]:
+        """Return how many are up, how many should be, and for how long none was, beyond Celery's patience."""
+        inner = getattr(pool, "_pool", None)
+        if not self._has_any or not hooks.fits(hooks.Part.PORTRAIT):
+            return 0, 0, 0.0
+        expected = getattr(inner, "_processes", 0)
+        coming = unchanged(lambda: len(set(getattr(inner, "_waiting_to_start", ()))))
+        up = max(0, len(getattr(inner, "_pool", ())) - coming)
+        now, begun = monotonic(), all_total_count[0]
+        if up or begun != self._begun:  # one that serves a single task is hardly ever seen
+            self._begun, self._up_at = begun, now
+        return up, expected, max(0.0, now - self._up_at - self._limit)
+
+
+class SelfPortrait:
+    """Draws one worker.
+
+    Args:
+        clock: of its event loop.
+    """
+
+    def __init__(self, site: Site, pool: PoolFacts, clock: LoopClock) -> None:
+        self._site, self._clock, self._pool = site, clock, pool
+        self._children = Children(site.app, pool)
+        self._running, self._waiting = Ages(), Ages()
+
+    def draw(self) -> Portrait:
+        """Return the worker as of this moment."""
+        running = unchanged(lambda: set(active_requests))
+        waiting = unchanged(lambda: set(reserved_requests)) - running
+        ages = [
+            (each, age) for each, age in self._running.look(running) if not getattr(each, "is_in_cell", False)
+        ]
+        up, expected, childless = self._children.look(getattr(self._site.loop.consumer, "pool", None))
+        ago, away = self._clock.turned_ago(), self._clock.away_for()
+        return Portrait(
+            patience=self._patience(),
+            loop_turned_ago=None if ago is None else round(ago, 3),
+            tasks_stop_loop=self._pool.name == "solo",
+            broker_away=None if away is None else round(away, 3),
+            children=up,
+            children_expected=expected,
+            childless=round(childless, 3),
+            slots=self._pool.slots,
+            slots_busy=len(ages),
+            slots_past=sum(age > self._most(each) for each, age in ages),
+            oldest_waiting=round(max((age for _, age in self._waiting.look(waiting)), default=0.0), 3),
+        )
+
+    def _patience(self) -> float:
+        return self._site.settings.stuck_after
+
+    def _most(self, request: Any) -> float:
+        """Return the age at which a request is far past its hard time limit, in seconds."""
+        limit = request.time_limits[0] or request.task.time_limit or self._pool.hard
+        return max(2 * limit, limit + self._patience()) if limit else float("inf")
