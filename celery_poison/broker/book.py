@@ -15,7 +15,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -80,6 +81,7 @@ class Book:
         #: In no channel and not in use at the last look.
         self._stray: set[str] = set()
         self._is_away = False
+        self._gathers = False
         self._recheck_until = 0.0
 
     # --- what is in the book -------------------------------------------------------------------
@@ -159,6 +161,16 @@ class Book:
         with self._lock:
             self._holders.pop(tag, None)
             self._returns[tag] = leftmost
+        self._attempt(self._tell_returns)
+
+    def gather(self) -> None:
+        """Tell Redis nothing before :meth:`tell`: many go back in one exchange."""
+        self._gathers = True
+
+    def tell(self) -> None:
+        """Tell Redis what was gathered, now or as soon as it is there."""
+        self._gathers = False
+        self._attempt(self._tell_acks)
         self._attempt(self._tell_returns)
 
     def leave(self, channel: Any) -> None:
@@ -263,7 +275,7 @@ class Book:
 
     def _attempt(self, tell: Callable[[], None]) -> None:
         """Send it now, unless Redis is known to be away: what it does not hear is sent later."""
-        if self._is_away:
+        if self._is_away or self._gathers:
             return
         try:
             tell()
@@ -345,6 +357,18 @@ class Books:
     def all(self) -> list[Book]:
         with self._lock:
             return list(self._by_broker.values())
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Tell each broker in one exchange what is put back meanwhile."""
+        books = self.all()
+        for book in books:
+            book.gather()
+        try:
+            yield
+        finally:
+            for book in books:
+                book.tell()
 
     @property
     def owes_acknowledgements(self) -> bool:

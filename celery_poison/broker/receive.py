@@ -236,6 +236,12 @@ class OwnedChannel(_Base):
             with suppress(*self.connection_errors):
                 super().close()
 
+    def finish_poll(self, patience: float) -> None:
+        """Receive what was asked for already, if it comes within so many seconds."""
+        with suppress(*self.connection_errors):
+            if self._in_poll and self._in_poll.can_read(timeout=patience):
+                self._finish_receiving()
+
     def _finish_receiving(self) -> None:
         if self._in_poll:
             with suppress(Empty, self.ResponseError, *self.connection_errors):

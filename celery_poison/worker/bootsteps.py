@@ -192,6 +192,7 @@ class GuardStep(bootsteps.ConsumerStep):
         ours.unprocessable.stand_before_pool(consumer)
         self._dispatcher = consumer.on_task_request = ours.dispatcher(consumer)
         ours.unprocessable.hook_into(consumer)
+        ours.leaving.follow(consumer)
         update = consumer.update_strategies
         consumer.update_strategies = partial(_update_strategies, consumer.app, update)
         create = consumer.create_task_handler

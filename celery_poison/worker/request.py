@@ -223,13 +223,21 @@ class GuardedRequest(SentRequest):
         if not self.diverts:
             self._settle()
 
+    def left_queue_of_pool(self) -> None:
+        self._is_not_in_pool()
+        self._ticket = None
+
     def went_nowhere(self) -> None:
         """The pool did not take it: nothing is left of its way there; others decide what becomes of it."""
         if self._ticket is not None:
-            self.needs.inflight.went_nowhere(self._ticket.token)
-            for hold in self.needs.holds:
-                hold.ended(self.consumed_from, self, End.REVOKED)
+            self._is_not_in_pool()
         self._enter(Stage.SETTLED)
+
+    def _is_not_in_pool(self) -> None:
+        assert self._ticket is not None
+        self.needs.inflight.went_nowhere(self._ticket.token)
+        for hold in self.needs.holds:
+            hold.ended(self.consumed_from, self, End.REVOKED)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
         with suppress(NotImplementedError):  # solo and threads: it can only be waited for

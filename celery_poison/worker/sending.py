@@ -139,7 +139,9 @@ class SentRequest(Request):
     epoch = -1
     is_refused_by_cells = False
     _ticket: Ticket | None = None
-    #: It was put back before it had begun, since its queue or its task is paused.
+    #: Of a thread of the pool, which may not have begun with it.
+    _future: Any = None
+    #: It was put back before it had begun: its queue or task is paused, or its worker leaves.
     _went_back = False
     _cells: Any = None
 
@@ -279,6 +281,8 @@ class SentRequest(Request):
             correlation_id=self.id,
         )
         self._apply_result = ref(result) if result is not None else None
+        if self.needs.contained:
+            self._future = getattr(result, "f", None)
         return result
 
     def _may_begin(self, pool: Any) -> bool:
@@ -309,8 +313,18 @@ class SentRequest(Request):
                 break
         else:
             return False
-        if self._ticket is not None or self.acknowledged or not getattr(self._message, "is_mine", True):
+        return self.put_back_unbegun()
+
+    def put_back_unbegun(self) -> bool:
+        """Put its message back if it has not begun; return whether."""
+        if self.is_broadcast or self.needs is None or self.needs.settings.observe_only:
             return False
+        if self.acknowledged or not getattr(self._message, "is_mine", True):
+            return False
+        if self._ticket is not None:
+            if self._future is None or not self._future.cancel():
+                return False
+            self.left_queue_of_pool()
         self._went_back = self._message.to_front = self._message.is_blameless = True
         state.task_ready(self)
         self.reject(requeue=True)
@@ -340,6 +354,9 @@ class SentRequest(Request):
         start = delivery.start
         attempt, size = attempt_of(delivery), start.payload_bytes
         return Ticket(delivery.mid, start.token, start.queue, attempt, size, self.is_acknowledged_late)
+
+    def left_queue_of_pool(self) -> None:
+        """It waited for a thread of the pool, and will not begin."""
 
     def went_nowhere(self) -> None:
         """The pool did not take it."""

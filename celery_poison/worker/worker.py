@@ -39,6 +39,7 @@ from celery_poison.worker.health import Health, Refresher
 from celery_poison.worker.heartbeat import Heartbeat, Owners, Payload, Shutdown
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
+from celery_poison.worker.leaving import Leaving
 from celery_poison.worker.opening import Opening
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.processes import Exits
@@ -189,6 +190,7 @@ class Worker:
             shutdown=self.shutdown,
             is_unblocked=self._is_unblocked,
         )
+        self.leaving = Leaving(self._inflight, self._books, self.complain)
         self.rejoin = Rejoin(site=self._site, lease=self._lease, inflight=self._inflight, resync=self._resync)
         self._owners = Owners(self._ledger)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_poison.broker.publish import depth
 from tests import PATIENCE, sampled
 from tests.apps.tasks import KillsItsReader
 from tests.worker.apps import build
@@ -27,19 +28,38 @@ def _all_done_without_strikes(crew: Crew, count: int) -> None:
     assert crew.no_strikes(), crew.log_text()[-4000:]
 
 
-@REDIS_FIRST
-def test_NEW_2_a_warm_shutdown_adds_no_strike_and_prefetched_messages_go_back_unflagged(crew: Crew) -> None:
-    for n in range(10):
-        crew.send("waits_for_repair", n)
-    with crew.worker() as first:
-        _begun(crew, 2)
-        first.send_signal(signal.SIGTERM)
-        crew.await_that(lambda: "Warm shutdown" in first.log_text(), "shutting down")
-        crew.marks.repair()
-        first.wait()
-    with crew.worker("w2"):
-        _all_done_without_strikes(crew, 10)
-    assert all(count == 1 for count in crew.marks.count("waits_for_repair", "start").values())
+@pytest.mark.parametrize(
+    ("broker_url", "pool", "by_remote"),
+    sampled(
+        [("redis", "prefork", False), ("rabbitmq", "threads", False)],
+        [("redis", "threads", True), ("rabbitmq", "prefork", True)],
+    ),
+    indirect=["broker_url"],
+)
+def test_NEW_2_a_warm_shutdown_adds_no_strike_and_what_has_not_begun_goes_back_at_once(
+    new_crew: Any, broker_url: str, pool: str, by_remote: bool
+) -> None:
+    crew: Crew = new_crew(broker_url, worker_prefetch_multiplier=4)
+    with crew.worker(pool=pool) as first:
+        first.wait_ready()
+        crew.send("gated", 0), crew.send("gated", 1)
+        crew.await_that(lambda: crew.starts("gated") == 2, "its slots are taken")
+        rest = [crew.send("healthy", n) for n in range(5)] + [crew.send("healthy", 5, countdown=3)]
+        with crew.app.connection_for_read() as connection:
+            crew.await_that(lambda: depth(connection, "celery") == 0, "prefetched")
+        if by_remote:
+            crew.app.control.shutdown(["w1@test"])
+        else:
+            first.send_signal(signal.SIGTERM)
+        with crew.worker("w2", "threads"):
+            assert [sent.get(timeout=PATIENCE) for sent in rest] == list(range(6))
+            assert first.is_alive() and not crew.marks.all("gated", "end"), "its long tasks still run"
+            crew.marks.open_gate()
+            first.wait()
+            crew.await_that(crew.nothing_runs, "forgotten")
+    assert set(crew.marks.count("healthy", "start").values()) == {1}
+    assert len(crew.marks.all("gated", "end")) == 2, "what had begun went on"
+    assert crew.no_strikes(), crew.log_text()[-4000:]
 
 
 @REDIS_FIRST
