@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import Final
 
 #: Digits of a number that is believed: milliseconds since 1970 have thirteen.
@@ -21,6 +22,11 @@ def whole(text: str | bytes | None, default: int = 0) -> int:
     if isinstance(text, bytes):
         text = text.decode("ascii", "replace")
     return int(text) if text and is_whole(text) else default
+
+
+def moment(score: float) -> int:
+    """Return the milliseconds that are the score of a sorted set; 0 where that is no number of any clock."""
+    return int(score) if isfinite(score) else 0
 
 
 def milliseconds(text: str | None) -> float | None:

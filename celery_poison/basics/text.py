@@ -45,6 +45,11 @@ def clean(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in told)
 
 
+def decoded(stored: bytes) -> str:
+    """Return stored text; what is not Unicode in it is replaced."""
+    return stored.decode("utf-8", "replace")
+
+
 def when(seconds: float | None) -> str:
     """Return a moment with its zone, local unless ``utc`` is set, e.g. ``2026-03-01 14:05:09 CET``."""
     if not seconds:

@@ -22,6 +22,7 @@ from celery.utils.log import get_logger
 from celery_poison import signals
 from celery_poison.basics.calling import amend, gather
 from celery_poison.basics.forking import no_fork
+from celery_poison.basics.numbers import moment, whole
 from celery_poison.basics.parts import Round
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
@@ -368,8 +369,8 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
         pipe.hget(ledger.keys.gone, worker)
         pipe.time()
         vitals, beat, gone, (seconds, micros) = pipe.execute()
-    ended = int(gone) if how is Silence.GONE and gone else seconds * 1000 + micros // 1000
-    heard_ms = max(0, ended - int(beat)) if beat is not None else None
+    ended = whole(gone) if how is Silence.GONE and gone else seconds * 1000 + micros // 1000
+    heard_ms = max(0, ended - moment(beat)) if beat is not None else None
     evidence = Evidence(noticed=how, heard_ms=heard_ms)
     with suppress(ValueError, TypeError, KeyError, AttributeError):  # another version's, or none
         last_words = json.loads(vitals or b"{}")
@@ -387,7 +388,7 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
         return evidence
     # Until its connections were gone, every look has seen them.
     seen = max((look for look in looks if look < ended), default=0) if how is Silence.GONE else 0
-    return replace(evidence, after_ms=max(int(beat), seen), by_ms=ended)
+    return replace(evidence, after_ms=max(moment(beat), seen), by_ms=ended)
 
 
 def _gate_of(settings: Settings) -> GateLimits | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from celery_poison.basics.text import decoded
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Code, Part
 
@@ -116,7 +117,7 @@ class FleetTransitions(Part):
     def watch(self, activation_ms: int) -> Fleet:
         """Look at all workers once, and note whose connections are gone."""
         reply = self._scripts.call("watch", activation_ms=activation_ms, patience_ms=GONE_PATIENCE_MS)
-        run_id, *flat = [word.decode() for word in reply[3:]]
+        run_id, *flat = [decoded(word) for word in reply[3:]]
         unwell = dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True))
         return Fleet(int(reply[1]), int(reply[2]), run_id, unwell)
 
@@ -149,7 +150,7 @@ class FleetTransitions(Part):
         if code is not Code.OK:
             return None
         cause, closed, deaths, fleet = reply
-        return DeclaredDead(cause.decode(), bool(closed), deaths, fleet)
+        return DeclaredDead(decoded(cause), bool(closed), deaths, fleet)
 
     def lift_gate(self, actor: str = "", note: str = "") -> bool:
         """Lift the fleet gate: deaths convict again. Returns whether it was closed.

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_poison.basics.numbers import whole
+from celery_poison.basics.text import decoded
+from celery_poison.ledger.messages_read import ENDS, STATES, parking_of, start_of
 from celery_poison.ledger.scripts import Code, Part, pairs
 from celery_poison.model import Ended, Guilt, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
@@ -234,14 +236,14 @@ def _state_of(reply: list[Any]) -> MessageState:
     fields = pairs(lineage)
     return MessageState(
         raw=raw,
-        start=Start.decode(raw) if raw else None,
-        ended=Ended(ended.decode()),
-        owner=owner.decode(),
+        start=start_of(raw),
+        ended=ENDS.get(ended, Ended.NOT),
+        owner=decoded(owner),
         history=history_of(fields),
-        kept=State(kept.decode()) if kept else None,
-        release=max(int(release), whole(fields.get("release"))),
-        parked=Parked.decode(parked) if parked else None,
-        run_id=run_id.decode(),
+        kept=STATES.get(decoded(kept)) if kept else None,
+        release=max(whole(release), whole(fields.get("release"))),
+        parked=parking_of(parked),
+        run_id=decoded(run_id),
         gate_closed=bool(gate),
     )
 

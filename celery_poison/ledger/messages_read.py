@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
+from celery_poison.basics.text import decoded
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.rows import PAGE, Reader, Row, as_text, batches
 from celery_poison.model import (
@@ -26,8 +27,8 @@ _RECORD_FIELDS = tuple(field.name for field in fields(MessageRecord))
 
 
 #: What is in another state is of no version that is known: it is no message.
-_ENDS = {ended.value.encode(): ended for ended in Ended}
-_STATES = {state.value: state for state in State}
+ENDS = {ended.value.encode(): ended for ended in Ended}
+STATES = {state.value: state for state in State}
 
 
 class Messages(Reader):
@@ -40,7 +41,7 @@ class Messages(Reader):
         with clear_errors("reading the running messages"):
             for mid, raw in self._client.hscan_iter(self._keys.running, count=PAGE):
                 with suppress(ValueError):  # what somebody else has put there runs nowhere
-                    yield mid.decode(), Start.decode(raw), raw
+                    yield decoded(mid), Start.decode(raw), raw
 
     def entry(self, mid: str) -> bytes | None:
         """Return the raw start on record of one message."""
@@ -48,24 +49,24 @@ class Messages(Reader):
 
     def starts(self, mids: Iterable[str]) -> Iterator[Start | None]:
         """Yield the start on record of each of these messages, many in one exchange with Redis."""
-        return (_start(raw) for _, raw in self._fields(self._keys.running, mids))
+        return (start_of(raw) for _, raw in self._fields(self._keys.running, mids))
 
     def under_way(self, mids: Iterable[str]) -> set[str]:
         """Return those of ``mids`` whose newest start is being received, or runs, and has not finished."""
         rows = self._fields(self._keys.running, mids)
-        starts = [(mid, start) for mid, raw in rows if (start := _start(raw))]
+        starts = [(mid, start) for mid, raw in rows if (start := start_of(raw))]
         ends = zip(starts, self.ends(start.token for _, start in starts), strict=True)
         return {mid for (mid, start), end in ends if start.phase != Phase.CLAIMED and end is not Ended.DONE}
 
     def ends(self, tokens: Iterable[str]) -> Iterator[Ended]:
         """Yield how each start ended, in the order of their tokens, many in one exchange with Redis."""
-        return (_ENDS.get(raw or b"", Ended.NOT) for _, raw in self._fields(self._keys.done, tokens))
+        return (ENDS.get(raw or b"", Ended.NOT) for _, raw in self._fields(self._keys.done, tokens))
 
     def ended_tokens(self) -> Iterator[str]:
         """Yield the tokens of all starts whose end is on record."""
         with clear_errors("reading the ends"):
             for token, _ in self._client.hscan_iter(self._keys.done, count=PAGE):
-                yield token.decode()
+                yield decoded(token)
 
     def child_lives(self, start: Start) -> bool:
         """Whether the pool process that runs ``start`` holds a lease of its own."""
@@ -79,13 +80,13 @@ class Messages(Reader):
         with clear_errors("reading the parked messages"):
             for mid, raw in self._client.hscan_iter(self._keys.parked, count=PAGE):
                 with suppress(ValueError):
-                    yield mid.decode(), Parked.decode(raw), raw
+                    yield decoded(mid), Parked.decode(raw), raw
 
     def parked_now(self) -> Iterator[tuple[str, Parked]]:
         """Yield (mid, parking) of everything that waits for an earlier start: it alone has a parcel."""
         with clear_errors("reading the parked messages"):
             mids: Any = self._client.hkeys(self._keys.parcels)
-        for mid, raw in self._fields(self._keys.parked, (mid.decode("utf-8", "replace") for mid in mids)):
+        for mid, raw in self._fields(self._keys.parked, (decoded(mid) for mid in mids)):
             parked = parking_of(raw)
             if parked is not None and parked.state is ParkingState.WAITING:
                 yield mid, parked
@@ -93,7 +94,7 @@ class Messages(Reader):
     def awaited_by(self, mids: Iterable[str]) -> dict[str, str]:
         """Return for whose idempotency keys parked messages wait, by mid: those that wait for one."""
         rows = self._fields(self._keys.awaited, mids)
-        return {mid: effect.decode() for mid, effect in rows if effect}
+        return {mid: decoded(effect) for mid, effect in rows if effect}
 
     def parcel(self, mid: str) -> bytes | None:
         """Return the packed original of a message that is parked."""
@@ -105,7 +106,7 @@ class Messages(Reader):
         """Yield the record of each of these messages, None where nothing is kept of it any more."""
         for _, row in self._rows(mids, _RECORD_FIELDS):
             raw = _named(row)
-            state = _STATES.get(raw.get("state", ""))
+            state = STATES.get(raw.get("state", ""))
             yield MessageRecord.from_hash(raw, state) if state else None
 
     def moves(self) -> tuple[bool, bool]:
@@ -126,13 +127,13 @@ class Messages(Reader):
         """Return the whole ``message`` hash of one mid, the original message included; {} if unknown."""
         with clear_errors("reading a message"):
             raw: Any = self._client.hgetall(self._keys.message(mid))
-        return {k.decode(): v for k, v in raw.items()}
+        return {decoded(k): v for k, v in raw.items()}
 
     def candidate_ids(self) -> set[str]:
         """Return the task ids of the messages flagged as candidates."""
         with clear_errors("reading candidates"):
             ids: Any = self._client.zrange(self._keys.candidates, 0, -1)
-        return {id.decode("utf-8", "replace") for id in ids}
+        return {decoded(id) for id in ids}
 
     def suspected(self, ids: Sequence[str]) -> list[MessageRecord]:
         """Return what is known of the last death of each task id, if anything is."""
@@ -158,7 +159,7 @@ class Messages(Reader):
             for id in ids:
                 pipe.hget(self._keys.lineage(id), "worker")
             found: list[Any] = pipe.execute()
-        return {worker.decode() for worker in found if worker}
+        return {decoded(worker) for worker in found if worker}
 
     def _fields(self, key: str, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         """Yield each name with what a hash has under it, many in one exchange with Redis."""
@@ -173,7 +174,7 @@ def _named(row: Row) -> dict[str, str]:
     return raw if raw.get("state") else {}
 
 
-def _start(raw: bytes | None) -> Start | None:
+def start_of(raw: bytes | None) -> Start | None:
     with suppress(ValueError):
         return Start.decode(raw) if raw else None
     return None

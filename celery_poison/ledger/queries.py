@@ -6,7 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from celery_poison.basics.numbers import whole
+from celery_poison.basics.numbers import moment, whole
+from celery_poison.basics.text import decoded
 from celery_poison.causes import Evidence
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
@@ -25,12 +26,12 @@ class _Fleet(Reader):
             leases: Any = self._client.zrange(self._keys.leases, 0, -1, withscores=True)
             pipe = self._client.pipeline(transaction=False)
             for worker, _ in leases:
-                pipe.hgetall(self._keys.worker(worker.decode()))
+                pipe.hgetall(self._keys.worker(decoded(worker)))
             pipe.hgetall(self._keys.presence)
             *rows, presence = pipe.execute()
         records = []
         for (name, beat), row in zip(leases, rows, strict=True):
-            worker = _worker(name.decode(), beat, now - beat < activation_ms, row)
+            worker = _worker(decoded(name), beat, now - beat < activation_ms, row)
             records.append(replace(worker, noticed_by="connection") if presence.get(name) else worker)
         return records
 
@@ -38,7 +39,7 @@ class _Fleet(Reader):
         """Return the last heartbeat of every worker, in ms of Redis' clock."""
         with clear_errors("reading leases"):
             raw: Any = self._client.zrange(self._keys.leases, 0, -1, withscores=True)
-        return {worker.decode(): int(beat) for worker, beat in raw}
+        return {decoded(worker): moment(beat) for worker, beat in raw}
 
     def monitor_fence(self) -> tuple[str, int]:
         """Return the holder of the monitor's lock, or the empty string, and the lock's fencing number."""
@@ -47,13 +48,13 @@ class _Fleet(Reader):
             pipe.get(self._keys.monitor)
             pipe.get(self._keys.monitor_fence)
             holder, fence = pipe.execute()
-        return holder.decode() if holder else "", whole(fence)
+        return decoded(holder) if holder else "", whole(fence)
 
     def open_incidents(self) -> dict[str, str]:
         """Return dead workers whose messages are still being put back, with their incident."""
         with clear_errors("reading open incidents"):
             raw: Any = self._client.hgetall(self._keys.open)
-        return {worker.decode(): incident.decode() for worker, incident in raw.items()}
+        return {decoded(worker): decoded(incident) for worker, incident in raw.items()}
 
     def incident(self, incident: str) -> Incident | None:
         with clear_errors("reading an incident"):
@@ -66,7 +67,7 @@ class _Fleet(Reader):
             found: Any = self._client.zrange(
                 self._keys.incidents, at_ms, "+inf", byscore=True, withscores=True
             )
-        return {incident.decode(): int(at) for incident, at in found}
+        return {decoded(incident): moment(at) for incident, at in found}
 
     def recent_deaths(self, seconds: float) -> int:
         """Return how many workers were declared dead in the last ``seconds`` (of the last thousand)."""

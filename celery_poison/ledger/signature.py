@@ -9,7 +9,7 @@ from typing import Any
 import redis
 import redis.sentinel
 
-from celery_poison.basics.text import command
+from celery_poison.basics.text import command, decoded
 from celery_poison.errors import SchemaMismatch
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
@@ -48,7 +48,7 @@ def enroll(
             pipe.hsetnx(keys.meta, name, value)
         pipe.hgetall(keys.meta)
         raw: Any = pipe.execute()[-1]
-    found = {key.decode(): value.decode(errors="replace") for key, value in raw.items()}
+    found = {decoded(key): value.decode(errors="replace") for key, value in raw.items()}
     refuse_unless_owned(found, mine, is_same)
     addresses = {*found.get("address", "").split()}
     if new := {*address.split()} - addresses:

@@ -27,6 +27,7 @@ import redis
 import redis.sentinel
 
 from celery_poison.basics.forking import keep_from_forks, real_thread_starter, unpatched
+from celery_poison.basics.text import decoded
 from celery_poison.ledger.connection import REDIS_ERRORS
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
@@ -241,7 +242,7 @@ class Writer:
             with suppress(redis.ResponseError):  # no permission: the rounds find out, a little later
                 connection.send_command("SUBSCRIBE", self._news)
                 connection.read_response(push_request=True)
-        return run_id[1].decode() if run_id else ""
+        return decoded(run_id[1]) if run_id else ""
 
     def _drop(self, pause: float = RETRY_PAUSE) -> None:
         connection, self._connection = self._connection, None

@@ -132,7 +132,8 @@ def _classic(master: str, conf: Mapping[str, str]) -> Any:
         _prepare_environment(master)
     if master.startswith("local"):
         # Spark's own 200 are for a cluster: on one machine most of them are empty, and each costs a task.
-        conf = {"spark.sql.shuffle.partitions": "4", **conf}
+        # Its ports on the loopback device answer no other user of this machine.
+        conf = {"spark.sql.shuffle.partitions": "4", "spark.authenticate": "true", **conf}
     builder: Any = SparkSession.builder
     builder = builder.master(master).appName("celery_poison pipeline")
     for name, value in conf.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 import redis
 
+from celery_poison.basics.text import decoded
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.journal import FIELDS
 from celery_poison.ledger.keys import Keys
@@ -55,8 +56,8 @@ def history(
 
 def entry(key: bytes, row: Mapping[bytes, bytes]) -> dict[str, str]:
     """Return one entry as text; ``at`` is its stream id, which begins with ms of Redis' clock."""
-    fields = {k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}
-    return {"at": key.decode(), **_EMPTY, **fields}
+    fields = {decoded(k): decoded(v) for k, v in row.items()}
+    return {"at": decoded(key), **_EMPTY, **fields}
 
 
 def position(at: str) -> tuple[int, ...]:
@@ -76,7 +77,7 @@ def _pages(
         yield rows
         if len(rows) < _PAGE:
             return
-        beyond = f"({rows[-1][0].decode()}"
+        beyond = f"({decoded(rows[-1][0])}"
         first, last = (first, beyond) if newest_first else (beyond, last)
 
 
@@ -109,7 +110,7 @@ def extent(client: redis.Redis, keys: Keys) -> Extent:
             return Extent(0, "", "", 0)
         info: Any = client.xinfo_stream(keys.journal)
     length, added = int(info["length"]), info.get("entries-added")
-    first, last = (row[0].decode() if row else "" for row in (info["first-entry"], info["last-entry"]))
+    first, last = (decoded(row[0]) if row else "" for row in (info["first-entry"], info["last-entry"]))
     return Extent(length, first, last, None if added is None else int(added) - length)
 
 

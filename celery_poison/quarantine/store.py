@@ -7,7 +7,7 @@ from functools import cached_property
 
 from celery import Celery
 
-from celery_poison.basics.text import nearest
+from celery_poison.basics.text import decoded, nearest
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.guard import install
 from celery_poison.ledger.fleet_model import consumed_queues
@@ -21,7 +21,7 @@ from celery_poison.task import PoisonTask
 def whole(raw: dict[str, bytes]) -> dict[str, bytes]:
     """Return the hash of a message as it is; IllegalTransition if its body is at its named destination."""
     if "sent_at" in raw:
-        raise IllegalTransition(where_sent(raw["destination"].decode()))
+        raise IllegalTransition(where_sent(decoded(raw["destination"])))
     return raw
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kombu.utils import json as kombu_json
 
+from celery_poison.basics.text import decoded
 from celery_poison.broker.capture import read_json
 from celery_poison.broker.publish import NoAnswer, NotPublished, Parcel, Publisher
 from celery_poison.broker.sealed import ITEM
@@ -160,8 +161,8 @@ def stored_message(raw: Mapping[str, bytes]) -> StoredMessage:
     """Return the original message from a ``message`` hash."""
     return StoredMessage(
         body=raw["body"],
-        content_type=raw["content_type"].decode(),
-        content_encoding=raw["content_encoding"].decode(),
+        content_type=decoded(raw["content_type"]),
+        content_encoding=decoded(raw["content_encoding"]),
         headers=read_json(raw["headers"]),
         properties=read_json(raw["properties"]),
     )

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
 from typing import Any
 
-from celery_poison.basics.numbers import is_whole, whole
-from celery_poison.basics.text import when
+from celery_poison.basics.numbers import is_whole, moment, whole
+from celery_poison.basics.text import decoded, when
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import Incident
@@ -127,7 +127,7 @@ class Views(Queries):
             pipe.time()
             rows, (now, micros) = pipe.execute()
         now_ms = now * 1000 + micros // 1000
-        return [mid.decode() for mid, due in rows if due <= now_ms]
+        return [decoded(mid) for mid, due in rows if due <= now_ms]
 
     def oldest(self) -> MessageRecord | None:
         """Return the record of what has been in quarantine for longest."""
@@ -138,7 +138,7 @@ class Views(Queries):
         """Return the mids of what has been in quarantine for longest."""
         with clear_errors("reading an index"):
             mids: Any = self._client.zrange(self._keys.quarantine, 0, limit - 1)
-        return [mid.decode() for mid in mids]
+        return [decoded(mid) for mid in mids]
 
     def originals(self, mids: Iterable[str]) -> list[dict[str, bytes]]:
         """Return what is published again of each of these messages, in one round trip; {} of an unknown one.
@@ -164,7 +164,7 @@ class Views(Queries):
         """Return what was convicted and goes on (``poison_observe_only``): most deaths first, at most 100."""
         with clear_errors("reading candidates"):
             ids: Any = self._client.zrange(self._keys.candidates, 0, _FIRST_FLAGGED - 1)
-        lineages = self._lineages(id.decode("utf-8", "replace") for id in ids)
+        lineages = self._lineages(decoded(id) for id in ids)
         found = [MessageRecord.from_hash(row, State.TBDL) for row in lineages if row.get("observed")]
         return sorted(found, key=lambda record: -record.crashes)
 
@@ -200,7 +200,7 @@ class Views(Queries):
         for last in (_FIRST_FLAGGED - 1, -1):
             with clear_errors("reading candidates"):
                 ids: Any = self._client.zrange(self._keys.candidates, 0, last)
-            yield from (id.decode("utf-8", "replace") for id in ids if id not in seen)
+            yield from (decoded(id) for id in ids if id not in seen)
             if len(ids) < _FIRST_FLAGGED:
                 return
             seen.update(ids)
@@ -252,7 +252,7 @@ class Views(Queries):
         while True:
             with clear_errors("reading an index"):
                 reply: Any = self._script(f"{__package__}:index")([key], [first, last, order, skip, size])
-            flat = json.loads(reply[1].decode("utf-8", "replace"))
+            flat = json.loads(decoded(reply[1]))
             if not flat:
                 return
             scores = flat[1::2]
@@ -269,19 +269,19 @@ class Views(Queries):
         """Return the newest workers that ended or were declared dead, and when, in ms of Redis' clock."""
         with clear_errors("reading who is gone"):
             raw: Any = self._client.zrange(self._keys.buried, 0, limit - 1, desc=True, withscores=True)
-        return {worker.decode(): int(at) for worker, at in raw}
+        return {decoded(worker): moment(at) for worker, at in raw}
 
     def monitor(self) -> str:
         """Return the incarnation that holds the monitor's lock, or the empty string."""
         with clear_errors("reading the monitor"):
             raw: Any = self._client.get(self._keys.monitor)
-        return raw.decode() if raw else ""
+        return decoded(raw) if raw else ""
 
     def incidents(self, limit: int = 100) -> list[Incident]:
         """Return the newest incidents first."""
         with clear_errors("reading incidents"):
             ids: Any = self._client.zrevrange(self._keys.incidents, 0, limit - 1)
-        found = (self.incident(id.decode()) for id in ids)
+        found = (self.incident(decoded(id)) for id in ids)
         return [incident for incident in found if incident]
 
     def gate(self) -> GateRecord:
@@ -323,7 +323,7 @@ class Views(Queries):
         """Return the totals since the ledger began, as docs/keys.md names them."""
         with clear_errors("reading the totals"):
             raw: Any = self._client.hgetall(self._keys.counts)
-        return {name.decode("utf-8", "replace"): whole(number) for name, number in raw.items()}
+        return {decoded(name): whole(number) for name, number in raw.items()}
 
     def deaths_by_day(self) -> dict[tuple[int, str], int]:
         """Return how often messages of a task died on a day, of the last fourteen.
@@ -333,9 +333,7 @@ class Views(Queries):
         """
         with clear_errors("reading the deaths by day"):
             raw: Any = self._client.hgetall(self._keys.deaths_by_day)
-        deaths = {
-            name.decode("utf-8", "replace").partition(" "): whole(number) for name, number in raw.items()
-        }
+        deaths = {decoded(name).partition(" "): whole(number) for name, number in raw.items()}
         return {(whole(day), task): number for (day, _, task), number in deaths.items() if is_whole(day)}
 
     def neighbours(self) -> list[str]:
@@ -345,7 +343,7 @@ class Views(Queries):
             for _ in range(_SEARCHED // _STEP):
                 reply: Any = self._client.scan(cursor, match="{*}:meta", count=_STEP)
                 cursor = reply[0]
-                namespaces.update(key.decode("utf-8", "replace")[1:-6] for key in reply[1])
+                namespaces.update(decoded(key)[1:-6] for key in reply[1])
                 if not cursor:
                     break
         return sorted(namespaces)
@@ -354,7 +352,7 @@ class Views(Queries):
         """Return how many messages would have been quarantined, by cause (``poison_observe_only``)."""
         with clear_errors("reading what was observed"):
             raw: Any = self._client.hgetall(self._keys.would)
-        return {cause.decode("utf-8", "replace"): whole(number) for cause, number in sorted(raw.items())}
+        return {decoded(cause): whole(number) for cause, number in sorted(raw.items())}
 
     def journal(self, *, id: str = "", count: int = 1000) -> list[dict[str, str]]:
         """Return the newest journal entries, oldest first; only those of task ``id`` if given."""

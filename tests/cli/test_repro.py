@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,6 +92,7 @@ def test_NEW_21_a_real_crash_becomes_a_test_that_passes_once_the_task_is_mended(
 ) -> None:
     id = _die(shop, tmp_path)
     file = Path(Console(shop).json("repro", id[:8], "-o", ".")["file"])
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "it holds what was sent"
     failed = _pytest(file)
     assert failed.returncode == 1, failed.stdout
     assert "shop_that_dies.convert died by SIGSEGV" in failed.stdout
@@ -343,13 +345,18 @@ def test_NEW_21_what_poison_redact_hides_is_asked_for(tmp_path: Path) -> None:
     assert "poison_redact hides args[0]: write its value in place of fill_in(...)" in failed.stdout
 
 
-def test_NEW_21_a_pickled_body_gets_into_the_file_by_a_flag_and_is_not_opened() -> None:
+def test_NEW_21_a_pickled_body_gets_into_the_file_by_a_flag_and_is_not_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     body = b"cos\n_exit\n(I3\ntR."  # would end this process
     kind = "application/x-python-serialize"
     stored = StoredMessage(body=body, content_type=kind, content_encoding="binary", headers={})
     record = MessageRecord(id="an id", mid="m", task="shop.convert", queue="celery", state="NDLV")
     with pytest.raises(BodyRefused):
         call_of(app, (), record.task, stored)
+    with pytest.raises(BodyRefused, match="accept_content has no pickle"):
+        call_of(app, (), record.task, stored, pickled=True)
+    monkeypatch.setitem(app.conf, "accept_content", ["json", "pickle"])
     call = call_of(app, (), record.task, stored, pickled=True)
     made = repro_of(app, record, stored, call)
     assert call.pickled == body

@@ -28,9 +28,21 @@ def test_each_action_stands_by_its_whole_hash_and_says_which_version_that_is() -
 def test_what_is_installed_to_build_stands_by_its_hash() -> None:
     installs = [line for line in RELEASE.splitlines() if "pip install" in line]
     assert installs and all("--require-hashes" in line and "build-tools.txt" in line for line in installs)
-    tools = (WORKFLOWS / "build-tools.txt").read_text(encoding="utf-8").replace("\\\n", " ")
+    _all_have_hashes("build-tools.txt", {"build", "twine", "tox", "hatchling"})
+
+
+def test_what_makes_the_bill_of_materials_stands_by_its_hash() -> None:
+    section = (
+        (ROOT / "tox.ini").read_text(encoding="utf-8").partition("[testenv:sbom]")[2].partition("\n[")[0]
+    )
+    assert "\ndeps = -r .github/workflows/sbom-tools.txt\n" in section
+    _all_have_hashes("sbom-tools.txt", {"cyclonedx-bom"})
+
+
+def _all_have_hashes(file: str, named: set[str]) -> None:
+    tools = (WORKFLOWS / file).read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line for line in tools.splitlines() if line and not line.startswith("#")]
-    assert {"build", "twine", "tox", "hatchling"} <= {line.partition("==")[0] for line in lines}
+    assert named <= {line.partition("==")[0] for line in lines}
     for line in lines:
         assert re.match(r"[\w.-]+(\[\w+\])?==\S+ .*--hash=sha256:[0-9a-f]{64}", line), line
 

@@ -98,6 +98,10 @@ def rows(made: Any) -> dict[str, Any]:
     return {row.token: row for row in made.collect()}
 
 
+def test_the_ports_of_a_local_spark_want_a_secret(spark: Any) -> None:
+    assert spark.sparkContext.getConf().get("spark.authenticate") == "true"
+
+
 def test_a_shared_death_is_decided_by_what_comes_next_of_each_suspect(rows: dict[str, Any]) -> None:
     proofs = {"a1": "proven", "a2": "proven", "b1": "cleared", "b2": None, "b3": "open", "c1": "open"}
     assert {token: rows[token].proof for token in proofs} == proofs

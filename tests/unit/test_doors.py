@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,13 @@ from celery_poison.basics.numbers import milliseconds, whole
 from celery_poison.causes import Evidence
 from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Outcome, Over, ended
 from celery_poison.extensions.holds.pausing import _fits
+from celery_poison.extensions.notify.notifier import Wording
+from celery_poison.extensions.once.keys import digest_of
 from celery_poison.model import MessageRecord, Parked, Start
 from celery_poison.quarantine.arguments import HIDDEN, headers_shown
 from celery_poison.quarantine.evidence import sentence_of
 from celery_poison.quarantine.lines import BadExport, _check_evidence
+from celery_poison.quarantine.search import Group
 from celery_poison.states import State
 from celery_poison.worker.request import GuardedRequest
 
@@ -101,6 +105,36 @@ def test_WAS_6_a_call_that_does_not_fit_the_signature_is_the_messages_fault(kwar
 
     request = SimpleNamespace(task=SimpleNamespace(__header__=header), args=(), kwargs=kwargs)
     assert _fits(request) is fits
+
+
+def test_no_name_that_a_publisher_chooses_forges_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    forged = "i\n[2026-11-28 10:00:00] CRITICAL all is lost\x1b[2J"
+    logging.getLogger("celery_poison").warning("celery_poison: %s: %s, %d", forged, ValueError(forged), 7)
+    (record,) = caplog.records
+    assert record.getMessage().isprintable() and record.getMessage().endswith(", 7")
+
+
+def test_a_notification_calls_nobody_and_hides_no_link_whatever_a_task_is_named() -> None:
+    named = "<!channel> @here <https://evil|shop> [a](https://evil) `x`"
+    group = Group(
+        group="0a",
+        task=named,
+        cause="oom",
+        fingerprint="",
+        newest="m",
+        count=1,
+        relapsed=0,
+        first_seen=0.0,
+        last_seen=0.0,
+    )
+    record = MessageRecord(id="<!here>", mid="m", task=named, queue="q", state="NDLV")
+    told = Wording("shop", "poison").group(group, 0, record)
+    assert not set("<>@[]|`") & set(told.text) and "://" not in told.text
+    assert told.task == named and "<!here>" in told.command, "a program gets the names themselves"
+
+
+def test_NEW_12_the_bytes_of_an_idempotency_key_are_not_the_text_that_they_spell() -> None:
+    assert len({digest_of("t", b'"a"'), digest_of("t", "a"), digest_of("t", b"a")}) == 3
 
 
 def test_NEW_5_headers_hide_what_redact_names_and_without_a_login_all_but_Celerys_own() -> None:

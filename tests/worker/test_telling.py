@@ -103,6 +103,12 @@ def test_NEW_17_without_it_a_caller_waits_for_a_person(crew: Crew) -> None:
     result = crew.send("kill_child")
     with crew.worker():
         crew.await_that(crew.quarantine.list, "in quarantine")
+        (mid,) = [record.mid for record in crew.quarantine.list()]
+        # Whoever publishes may send these tasks of ours, too: they act only where that was asked for.
+        crew.app.send_task("celery_poison.told", (mid,))
+        crew.app.send_task("celery_poison.failed", (mid, "forged"))
+        crew.await_that(lambda: "waits for a person's decision" in crew.log_text(), "nobody is told")
+        crew.await_that(lambda: "its on_failure is not called" in crew.log_text(), "nothing is called")
         assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
         crew.await_that(crew.nothing_runs, "everything is over")
     assert not result.ready()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from celery_poison.basics.text import decoded
 from celery_poison.ledger.connection import Namespace, clear_errors
 
 
@@ -26,7 +27,7 @@ def owed_reports(ledger: Namespace, count: int) -> dict[str, bytes]:
     """Return some of the reports that are owed, about ``count``: id -> JSON."""
     with clear_errors("reading the error transactions that are owed"):
         _, rows = cast(Any, ledger.client.hscan(ledger.keys.owed, count=count))
-    return {id.decode(): report for id, report in rows.items()}
+    return {decoded(id): report for id, report in rows.items()}
 
 
 def attempt_rows(ledger: Namespace, token: str) -> list[bytes]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -160,7 +160,10 @@ class ErrorTransactions:
 
     def _attempt(self, token: str) -> tuple[ReportedMessage | None, list[ReportedMessage]]:
         """Return the message of a start and what it would have sent, as its process has written them down."""
-        told = [ReportedMessage(**json.loads(row)) for row in attempt_rows(self._ledger, token)]
+        told = []
+        for row in attempt_rows(self._ledger, token):
+            with suppress(ValueError, TypeError):  # somebody else's
+                told.append(ReportedMessage(**json.loads(row)))
         return (told[0], told[1:]) if told else (None, [])
 
     # --- owed and paid ------------------------------------------------------------------------------
@@ -176,9 +179,10 @@ class ErrorTransactions:
         self._next_look = time.monotonic() + OVERDUE / 2
         sent = 0
         for id, raw in owed_reports(self._ledger, _AT_ONCE).items():
-            owed = json.loads(raw)
-            if time.time() - owed["report"]["at"] > OVERDUE:
-                sent += self._pay(id, owed["report"], owed["task"], owed["queue"])
+            with suppress(ValueError, TypeError, LookupError):  # somebody else's
+                owed = json.loads(raw)
+                if time.time() - owed["report"]["at"] > OVERDUE:
+                    sent += self._pay(id, owed["report"], owed["task"], owed["queue"])
         return sent
 
     def _pay(self, id: str, report: Mapping[str, Any], task: str, queue: str) -> bool:

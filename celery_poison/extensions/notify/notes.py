@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from celery_poison.basics.numbers import whole
+from celery_poison.basics.text import decoded
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 
@@ -19,7 +21,7 @@ class Notes:
         """Return the fields of the hash ``notified``: group and receiver -> messages that were in it."""
         with clear_errors("reading which receivers were notified"):
             raw: Any = self._ledger.client.hgetall(self._ledger.keys.notified)
-        return {field.decode("utf-8", "replace"): int(count) for field, count in raw.items()}
+        return {decoded(field): whole(count) for field, count in raw.items()}
 
     def note(self, fence: int, outcome: str = "", changes: Mapping[str, int | str] | None = None) -> None:
         """Note and count the notifications of a receiver; without either this only checks the fence.

@@ -47,6 +47,8 @@ GROWTH = 10
 MOST_ACCUSED = 5
 #: Characters of a task's name, which for an unknown task is any text of its publisher.
 _LENGTH = 120
+#: Markup of chats, which a text shows as other characters.
+_MARKUP = str.maketrans("<>@[]|*~`&", "‹›＠‹›¦∗∼'+")
 
 
 def due(counts: Mapping[str, int], before: Mapping[str, int], left: float) -> list[tuple[str, ...]]:
@@ -146,7 +148,9 @@ class Wording:
 
     def _made(self, kind: str, said: str, words: str, **fields: Any) -> Notification:
         typed = command(words)
-        text = clean(f"{self._app}: {said}. {typed}")
+        # A name may be any text: as markup it could call everybody, or hide where a link leads.
+        text = clean(f"{self._app}: {said.translate(_MARKUP).replace('://', ': //')}.")
+        text += f" {typed}" if typed == typed.translate(_MARKUP) else ""
         return Notification(
             kind=kind, text=text, app=self._app, namespace=self._namespace, command=typed, **fields
         )

@@ -29,8 +29,8 @@ logger = get_logger("celery_poison")
 
 def digest_of(task: str, key: Any) -> str:
     """Return what stands for the result of a user's function; keys of two tasks are never the same."""
-    material = key if isinstance(key, bytes) else json.dumps(key, sort_keys=True, default=str).encode()
-    return hashlib.sha256(task.encode() + b"\0" + material).hexdigest()[:32]
+    packed = b"\0" + key if isinstance(key, bytes) else json.dumps(key, sort_keys=True, default=str).encode()
+    return hashlib.sha256(task.encode() + b"\0" + packed).hexdigest()[:32]
 
 
 def once_per_key(

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from celery_poison.basics.numbers import moment
+from celery_poison.basics.text import decoded
 from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
@@ -158,7 +160,7 @@ class Lanes:
         lane, fence, tries, failed_seq, *rows = rest
         threes = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
         taken = [Taken(int(seq), int(note), packed) for seq, note, packed in threes]
-        return Lease(Lane.read(lane.decode()), int(fence), int(tries), int(failed_seq), taken), None
+        return Lease(Lane.read(decoded(lane)), int(fence), int(tries), int(failed_seq), taken), None
 
     def sent(self, lease: Lease, copies: Iterable[Copy]) -> bool:
         """Note that the broker has these messages; False if another relay has the lane by now.
@@ -252,7 +254,7 @@ class Lanes:
             uids that are marked as moved, where the lease is new.
         """
         code, *marked = self._call("outbox_lease_rows", mover=mover, lease_ms=lease_ms, rest=gone)
-        return [uid.decode() for uid in marked] if code is Code.OK else None
+        return [decoded(uid) for uid in marked] if code is Code.OK else None
 
     def put_rows(self, mover: str, lease_ms: int, rows: Iterable[tuple[str, str, bytes]]) -> bool:
         """Store rows (uid, lane, message) in their order, each once; False if another process moves them."""
@@ -283,11 +285,11 @@ class Lanes:
             pipe.time()
             due, states, blocked, (seconds, micros) = pipe.execute()
             for name, _ in due:
-                pipe.zcard(self._keys.lane(name.decode()))
+                pipe.zcard(self._keys.lane(decoded(name)))
             counts = pipe.execute()
-        reasons = {name.decode("utf-8", "replace"): _object(text) for name, text in blocked.items()}
-        ends = {name.decode(): at / 1000 - seconds - micros / 1e6 for name, at in due}
-        waiting = {name.decode(): count for (name, _), count in zip(due, counts, strict=True)}
+        reasons = {decoded(name): _object(text) for name, text in blocked.items()}
+        ends = {decoded(name): at / 1000 - seconds - micros / 1e6 for name, at in due}
+        waiting = {decoded(name): count for (name, _), count in zip(due, counts, strict=True)}
         named = {name: _object(text) for name, text in states.items()}
         records = []
         for name in sorted({*ends, *reasons}):
@@ -313,7 +315,7 @@ class Lanes:
                 rows: Any = self._ledger.client.zrange(
                     key, last, "+inf", byscore=True, offset=0, num=_PAGE, withscores=True
                 )
-            yield from ((int(seq), packed) for packed, seq in rows)
+            yield from ((moment(seq), packed) for packed, seq in rows)
             if len(rows) < _PAGE:
                 return
             last = f"({int(rows[-1][1])}"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.app.task import Context
+from kombu.serialization import prepare_accept_content
 
 from celery_poison.errors import IllegalTransition
 from celery_poison.headers import OURS
@@ -77,6 +78,8 @@ def call_of(app: Celery, redact: Redact, task: str, stored: StoredMessage, *, pi
     headers = _headers_of(stored)
     shown_headers = hidden_in(redact, headers)
     if pickled and stored.content_type in PICKLE:
+        if not {*PICKLE} & prepare_accept_content(app.conf.accept_content):
+            raise BodyRefused("it is pickled, and accept_content has no pickle: no worker opens it either")
         body = unpacked(stored, _LARGEST)
         return Call(pickled=body, headers=headers, shown_headers=shown_headers)
     body = json_of(stored, _LARGEST)

@@ -3,9 +3,9 @@
 -- a time in ms, and only grows.
 local function parking_of(key, mid)
   local raw = redis.call('HGET', key, mid)
-  if not raw then return nil end
-  local p = cjson.decode(raw)
-  return {state = p[1], number = p[2], start = named(p[3])}
+  local read, p = pcall(cjson.decode, raw or '')
+  local start = read and type(p) == 'table' and type(p[2]) == 'number' and checked(p[3])
+  return start and {state = p[1], number = p[2], start = start} or nil
 end
 
 -- Whether a mid belongs to one publish (headers.is_unique).

@@ -19,7 +19,18 @@ local function note_cut_off(lineage, mid, cause)
   redis.call('HSET', lineage, 'cut_off', mid, 'cut_off_by', cause)
 end
 
+-- A start from its fields; nil for what somebody else has put there.
+local function checked(fields)
+  if type(fields) ~= 'table' then return nil end
+  local e = named(fields)
+  for _, name in ipairs({'phase', 'token', 'worker', 'id', 'task', 'queue'}) do
+    if type(e[name]) ~= 'string' then return nil end
+  end
+  return type(e.pid) == 'number' and e or nil
+end
+
 -- The start in a text; nil for no text.
 local function start_of(raw)
-  return raw and raw ~= '' and named(cjson.decode(raw)) or nil
+  local read, fields = pcall(cjson.decode, raw or '')
+  return read and checked(fields) or nil
 end

@@ -10,7 +10,9 @@
 -- JOURNALS act_asked_for | act_agreed_to
 local now, wish = now_ms(), cjson.decode(ARGV[3])
 for act, text in pairs(hash(KEYS[1])) do
-  if cjson.decode(text).until_ms <= now then redis.call('HDEL', KEYS[1], act) end
+  local read, other = pcall(cjson.decode, text)
+  local ends = read and type(other) == 'table' and tonumber(other.until_ms)
+  if not ends or ends <= now then redis.call('HDEL', KEYS[1], act) end
 end
 local text = redis.call('HGET', KEYS[1], ARGV[2])
 local first = text and cjson.decode(text)

@@ -21,8 +21,12 @@ end
 
 -- How the sending of a lane stands: fence, tries, single (one by one up to this number), cause, failed_seq.
 local function lane_state(lanes, lane)
-  local raw = redis.call('HGET', lanes, lane)
-  return raw and cjson.decode(raw) or {fence = 0, tries = 0, single = 0, cause = '', failed_seq = 0}
+  local read, told = pcall(cjson.decode, redis.call('HGET', lanes, lane) or '')
+  local state = read and type(told) == 'table' and told or {}
+  for name, usual in pairs({fence = 0, tries = 0, single = 0, cause = '', failed_seq = 0}) do
+    if type(state[name]) ~= type(usual) then state[name] = usual end
+  end
+  return state
 end
 
 -- Moves one message to another lane, where it keeps its number.
