@@ -30,6 +30,9 @@ from celery_poison.rules.blocks import read_rules
 from celery_poison.rules.pauses import read_pauses
 from tests.docs.pages import rows, section, text, words
 
+#: As long as one likes.
+pytestmark = pytest.mark.timeout(7200)
+
 fuzzed = settings(
     max_examples=int(os.environ.get("POISON_FUZZ_EXAMPLES", "100")), suppress_health_check=[*HealthCheck]
 )
