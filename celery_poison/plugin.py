@@ -206,7 +206,10 @@ class Plugin:
     def may_guard(self, task_name: str) -> bool:
         """Whether a worker may guard this task: it is guarded here, or unknown here."""
         task = self.app._tasks.get(task_name)
-        return task is None or isinstance(task, GuardedTask)
+        if task is None or isinstance(task, GuardedTask):
+            return True
+        # A publisher may never finalize its app, which is when all its tasks are guarded.
+        return self.wants_everything and not self.app.finalized and not task_name.startswith(BUILT_IN)
 
     @property
     def observed(self) -> list[str]:

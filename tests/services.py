@@ -32,6 +32,7 @@ CURES = {
     "generator of the site": EXTRAS,
     "grpc": "pip install 'pyspark[connect]'",
     "moto's SQS": "tox -e sqs",
+    "celery-redis-plus": "tox -e redisplus",
     "shares a worker": "tox -e integrations, or tox -e batches",
     "could not import": EXTRAS,
     "control group": "run as root where /sys/fs/cgroup can be written",
@@ -44,7 +45,15 @@ CURES = {
 #: What may be missing in CI, too: it has no Docker engine, its system has no package of Redis 8, the tests of
 #: one Flower or Celery are not those of another, the packages beside ours do not want the same Celery, and
 #: moto's server weighs too much for one test.
-EXCUSED = ("Docker", "POISON_TEST_REDIS", "this Flower", "this Celery", "shares a worker", "moto's SQS")
+EXCUSED = (
+    "Docker",
+    "POISON_TEST_REDIS",
+    "this Flower",
+    "this Celery",
+    "shares a worker",
+    "moto's SQS",
+    "celery-redis-plus",
+)
 
 #: More of them, divided by commas: CI's first run has what the README's command installs, and no more.
 _EXCUSED_HERE = os.environ.get("POISON_TEST_EXCUSED", "")

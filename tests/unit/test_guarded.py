@@ -205,6 +205,22 @@ assert all(isinstance(app.tasks[name], PoisonTask) for name in ("shop.ours", "sh
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_NEW_30_guard_all_stamps_what_a_producer_publishes_that_never_finalizes_its_app() -> None:
+    program = """
+from celery import Celery
+from celery_poison import install
+app = Celery("shop", broker="memory://")
+install(app, poison_guard_all=True, poison_redis_url="redis://localhost:1")
+@app.task(name="shop.plain", shared=False)
+def plain(): pass
+plain.delay()
+assert not app.finalized
+with app.connection() as connection:
+    assert connection.SimpleQueue("celery").get(timeout=5).headers["poison_mid"]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_an_app_that_only_its_quarantine_knows_is_guarded_as_its_configuration_says(app: Celery) -> None:
     @app.task(shared=False)
     def early() -> None: ...
