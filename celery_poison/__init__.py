@@ -7,24 +7,37 @@ or fails it. ``decide`` judges, ``ledger`` remembers. ``extensions`` hang on all
 ``docs/where-is-it.md`` says where what is done.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from celery_poison.errors import GivenUp
-from celery_poison.guard import guarded, install
-from celery_poison.policy import Policy
-from celery_poison.states import State
-from celery_poison.task import PoisonTask
-
+TYPE_CHECKING = False  # `typing` itself takes longer to import than a probe may take
 if TYPE_CHECKING:
+    from celery_poison.errors import GivenUp
+    from celery_poison.guard import guarded, install
+    from celery_poison.policy import Policy
     from celery_poison.quarantine import Quarantine
+    from celery_poison.states import State
+    from celery_poison.task import PoisonTask
 
 __all__ = ["GivenUp", "PoisonTask", "Policy", "Quarantine", "State", "guarded", "install"]
 
+#: Loaded when it is asked for: who only publishes needs no quarantine, and `celery_poison.alive` no Celery.
+_PLACES = {
+    "GivenUp": "errors",
+    "PoisonTask": "task",
+    "Policy": "policy",
+    "Quarantine": "quarantine",
+    "State": "states",
+    "guarded": "guard",
+    "install": "guard",
+}
 
-def __getattr__(name: str) -> Any:
-    # Loaded when it is asked for: programs that only publish, and every `celery` command, need none of it.
-    if name == "Quarantine":
-        from celery_poison.quarantine import Quarantine
 
-        return Quarantine
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -157,6 +157,7 @@ class Evidence:
         noticed: how the death of its worker was noticed: ``gone``, ``silent`` or ``frozen``.
         recursion: the stack was used up by functions that called each other without end.
         stack: where its Python code was at a native crash, or raised, the innermost call first; no arguments.
+            Of a worker that was frozen, or beyond help: where its event loop stood.
         exception: class of what it raised, where a failure is kept (``keep_failures``); never its message.
 
     Of the death of a whole worker, which left no process to report it, by its last heartbeat:
@@ -171,7 +172,8 @@ class Evidence:
         limit_of: whose ``limit_kb`` is: ``group`` (the control group's) or ``machine``; also of one process
             ``trial`` (``poison_trial_memory_limit``).
         near_limit: at least nine tenths of the limit were used.
-        asked: name of the signal by which it had been asked to leave; empty also when that came otherwise.
+        asked: name of the signal by which it had been asked to leave, or ``alive``; empty also when that came
+            otherwise.
         asked_ms: how long before its end it was asked, at most; None: it was not, or had no time to say so.
 
     Of memory that grew in the last seconds before a death (NEW-19), by the worker's black box:

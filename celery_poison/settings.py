@@ -271,6 +271,11 @@ class Settings:
         0.1,
         "Standstill after which a living worker counts as stuck.",
     )
+    restart_after: float = _seconds(
+        300.0,
+        1,
+        "How long a worker may be stuck before the probe `alive` calls it beyond help.",
+    )
     trial: Literal["cell", "queue", "off"] = _setting(
         "cell",
         values.one_of("cell", "queue", "off"),

@@ -16,6 +16,7 @@ from celery_poison.worker import inspecting as inspecting  # `celery inspect` kn
 VERBS = {
     "status": "celery_poison.cli.status:status",
     "ready": "celery_poison.cli.status:ready",
+    "alive": "celery_poison.cli.alive:alive",
     "list": "celery_poison.cli.lists:list_",
     "show": "celery_poison.cli.show:show",
     "groups": "celery_poison.cli.lists:groups",

@@ -215,6 +215,10 @@ def workers(ctx: click.Context) -> None:
         title=_fleet_line(records),
         hint=f"next: {command('poison status')}",
     )
+    for each in () if wants_json() else records:
+        if each.stack:
+            where = next(filter(causes.is_users, each.stack), each.stack[0])
+            print_wrapped(clean(f"{each.node}: its event loop stands, or stood lately, in {where}"), "", 0)
 
 
 def _worker_row(

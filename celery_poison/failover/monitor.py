@@ -22,8 +22,10 @@ from celery.utils.log import get_logger
 from celery_poison import signals
 from celery_poison.basics.calling import amend, gather
 from celery_poison.basics.forking import no_fork
+from celery_poison.basics.frames import frames_in, is_waiting
 from celery_poison.basics.numbers import moment, whole
 from celery_poison.basics.parts import Round
+from celery_poison.basics.pulse import ALIVE, stood
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
 from celery_poison.failover.aside import Aside
@@ -37,6 +39,7 @@ from celery_poison.ledger.fleet import (
     Silence,
 )
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.rows import strings
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.departures import Departures
 from celery_poison.quarantine.retention import Retention
@@ -364,11 +367,11 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
     """
     with clear_errors("reading the last heartbeat of a worker"):
         pipe = ledger.client.pipeline(transaction=False)
-        pipe.hget(ledger.keys.worker(worker), "vitals")
+        pipe.hmget(ledger.keys.worker(worker), "vitals", "stack")
         pipe.zscore(ledger.keys.leases, worker)
         pipe.hget(ledger.keys.gone, worker)
         pipe.time()
-        vitals, beat, gone, (seconds, micros) = pipe.execute()
+        (vitals, stack), beat, gone, (seconds, micros) = pipe.execute()
     ended = whole(gone) if how is Silence.GONE and gone else seconds * 1000 + micros // 1000
     heard_ms = max(0, ended - moment(beat)) if beat is not None else None
     evidence = Evidence(noticed=how, heard_ms=heard_ms)
@@ -384,11 +387,20 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
             asked=last_words.get("asked", ""),
             asked_ms=last_words["asked_ms"] + (heard_ms or 0) if "asked_ms" in last_words else None,
         )
+    if how is Silence.FROZEN or evidence.asked == ALIVE:
+        # What froze it where this host can tell, else where its loop stood before.
+        evidence = replace(evidence, stack=_where_it_stands(worker) or strings(stack))
     if beat is None or how is Silence.FROZEN:  # no process died
         return evidence
     # Until its connections were gone, every look has seen them.
     seen = max((look for look in looks if look < ended), default=0) if how is Silence.GONE else 0
     return replace(evidence, after_ms=max(moment(beat), seen), by_ms=ended)
+
+
+def _where_it_stands(worker: str) -> tuple[str, ...]:
+    """Return where the loop of a worker on this host is that stands still; () where nobody here knows."""
+    stack = frames_in(stood(worker))
+    return () if is_waiting(stack) else stack
 
 
 def _gate_of(settings: Settings) -> GateLimits | None:

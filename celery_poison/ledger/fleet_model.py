@@ -28,6 +28,7 @@ class WorkerRecord(Record):
         room: how many suspects more could begin there; cells: how trials there are less than they might be.
         code_version: of the user's code (``poison_code_version``).
         portrait: how it saw itself; None: an older version, which draws none.
+        stack: where its event loop stands, or did in the last ten minutes, innermost call first.
     """
 
     worker: str
@@ -55,6 +56,7 @@ class WorkerRecord(Record):
     cells: str = ""
     code_version: str = ""
     portrait: Portrait | None = None
+    stack: tuple[str, ...] = ()
 
     def condition(self, *, is_deaf: bool = False) -> Condition:
         """Return whether it works, or why not."""

@@ -12,7 +12,7 @@ from celery_poison.causes import Evidence
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.ledger.messages_read import Messages
-from celery_poison.ledger.rows import Reader, as_text, seconds
+from celery_poison.ledger.rows import Reader, as_text, seconds, strings
 from celery_poison.portrait import Portrait
 
 
@@ -117,6 +117,7 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         cells=raw.get("cells", ""),
         code_version=raw.get("release", ""),
         portrait=Portrait.decode(raw.get("portrait", "")),
+        stack=strings(raw.get("stack")),
     )
 
 

@@ -77,5 +77,14 @@ def as_text(row: Mapping[bytes, bytes]) -> dict[str, str]:
     return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in row.items()}
 
 
+def strings(raw: bytes | str | None) -> tuple[str, ...]:
+    """Return the strings of an array in JSON; none where it cannot be read."""
+    try:
+        found = json.loads(raw or "[]")
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
+
+
 def seconds(text: str | None) -> float | None:
     return milliseconds(text)

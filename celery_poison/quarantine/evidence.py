@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Final
 
+from celery_poison.basics.pulse import ALIVE
 from celery_poison.basics.sparkline import sparkline
 from celery_poison.basics.text import between
 from celery_poison.causes import Evidence
@@ -59,7 +60,8 @@ def sentence_of(evidence: Evidence) -> str:
         sentences.append(f"Its functions called each other without end, at last {evidence.stack[0]}.")
     elif evidence.stack:
         within = f", within {evidence.stack[0]}" if evidence.stack[0] != evidence.source else ""
-        sentences.append(f"Its Python code was in {evidence.source}{within}.")
+        what = "The event loop of its worker stood" if evidence.noticed else "Its Python code was"
+        sentences.append(f"{what} in {evidence.source}{within}.")
     return " ".join(filter(None, sentences))
 
 
@@ -82,7 +84,9 @@ def _who_sent_it(evidence: Evidence) -> str:
 def _of_the_worker(evidence: Evidence) -> str:
     when = died_when(evidence)
     sentences = [f"That was {when}." if when else "", _NOTICED.get(evidence.noticed, "")]
-    if evidence.asked_ms is not None:
+    if evidence.asked == ALIVE:
+        sentences.append("The probe `alive` had called the worker beyond help.")
+    elif evidence.asked_ms is not None:
         by = f" by {evidence.asked}" if evidence.asked else ""
         sentences.append(
             f"The worker had been asked to leave{by}, at most {_seconds(evidence.asked_ms)} before."
@@ -99,6 +103,8 @@ def _of_the_worker(evidence: Evidence) -> str:
 
 def _what_ended_it(evidence: Evidence) -> str:
     if evidence.noticed == "frozen" or evidence.oom_likely:
+        return ""
+    if evidence.asked == ALIVE:
         return ""
     if evidence.asked_ms is not None:
         return "It was killed before it had left; the sender is not known."

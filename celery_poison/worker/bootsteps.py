@@ -68,6 +68,10 @@ class LifeStep(bootsteps.StartStopStep):
             signals.worker_process_init.connect(ours.child_begins)
         self._ends = Ends(worker, ours)
 
+    def start(self, worker: Any) -> None:
+        """Begin what waits for no broker, now that the pool has forked."""
+        self._worker.pulse.start()
+
     def stop(self, worker: Any) -> None:
         """Wait for the trial that goes on, as the pool is waited for."""
         ours, hub, beat = self._worker, worker.hub, 0

@@ -23,16 +23,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from celery_poison.basics.frames import FRAME, FRAMES, lines_of
 from celery_poison.causes import REQUESTS_TO_END
 from celery_poison.errors import ConfigurationError
 from celery_poison.worker.threads import start_real_thread
 
-#: Bytes that are read of a file; frames that are told of a stack, and characters of each name.
-_READ, FRAMES, _LENGTH = 64 * 1024, 20, 200
+#: Bytes that are read of a file.
+_READ = 64 * 1024
 #: So deep a stack of so few functions has been used up by a recursion.
 _DEEP, _FEW = 90, 5
 
-_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$', re.MULTILINE)
 #: Stands before the stack of an exception, of a native crash, and (there, too) of a process that was asked.
 _RAISED, _FATAL, _STACK = "raised\n", "Fatal Python error", "Stack (most recent call first)"
 #: At the end of the name of a pipe by which a thread of the process is asked.
@@ -92,10 +92,10 @@ class CrashReports:
             return CrashReport()
         told = _SIGNAL.findall(text)
         ended = max(text.rfind(_FATAL), text.rfind(_RAISED))
-        frames = _FRAME.findall(text, max(0, ended if ended >= 0 else text.rfind(_STACK)))
+        frames = FRAME.findall(text, max(0, ended if ended >= 0 else text.rfind(_STACK)))
         return CrashReport(
             int(told[0]) if told else None,
-            _told(frames),
+            lines_of(frames),
             len(frames) >= _DEEP and len({name for _, _, name in frames[:_DEEP]}) <= _FEW,
             _RAISED in text,
             asked=bool(frames) and ended < 0,
@@ -139,7 +139,7 @@ class CrashReports:
         with suppress(OSError), Path(self.path, str(pid)).open("rb") as file:
             file.seek(since)
             text = file.read(_READ).decode("utf-8", "replace")
-            return _told(_FRAME.findall(text)) if text.endswith("\n") else ()
+            return lines_of(FRAME.findall(text)) if text.endswith("\n") else ()
         return ()
 
     def where(self, pid: int) -> tuple[str, ...]:
@@ -155,10 +155,6 @@ class CrashReports:
         with suppress(OSError):
             os.close(self._lock)
             _remove(Path(self.path))
-
-
-def _told(frames: Sequence[tuple[str, str, str]]) -> tuple[str, ...]:
-    return tuple(f"{name[:_LENGTH]} ({path[-_LENGTH:]}:{line})" for path, line, name in frames[:FRAMES])
 
 
 def open_crash_reports(complain: Callable[[Exception], object]) -> CrashReports | None:
@@ -264,7 +260,7 @@ def _written(frames: Sequence[tuple[str, str, str]]) -> str:
 
 def where_is(thread: int) -> tuple[str, ...]:
     """Return where a thread of this process is, innermost call first; () if there is none such."""
-    return _told(_frames_of(sys._current_frames().get(thread)))
+    return lines_of(_frames_of(sys._current_frames().get(thread)))
 
 
 def stack_of(error: BaseException) -> list[tuple[str, str, str]]:
@@ -286,7 +282,7 @@ def note_raised(error: BaseException) -> tuple[str, ...]:
         frames = stack_of(error)
         if _file >= 0:
             os.write(_file, (_RAISED + _written(frames)).encode("utf-8", "replace"))
-        return _told(frames)
+        return lines_of(frames)
     return ()
 
 

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from celery.worker.state import active_requests
 
@@ -20,6 +20,7 @@ from celery_poison.basics.calling import gather
 from celery_poison.basics.forking import no_fork, real_thread_starter
 from celery_poison.basics.parts import Hold, Service
 from celery_poison.basics.procfs import MemoryGroup
+from celery_poison.basics.pulse import ALIVE
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
@@ -66,6 +67,16 @@ class Shutdown:
             self.asked_by, self.asked_at = by, clock()
 
 
+class _Pulse(Protocol):
+    """What :class:`celery_poison.worker.pulse.WorkerPulse` knows."""
+
+    @property
+    def stack(self) -> Sequence[str]: ...
+
+    @property
+    def condemned_at(self) -> float | None: ...
+
+
 class Payload:
     """The facts about one worker that stand in its ``worker`` hash.
 
@@ -82,12 +93,14 @@ class Payload:
         holds: Sequence[Hold],
         rejoin: Rejoin,
         deferred_cleanup: DeferredCleanup,
+        pulse: _Pulse,
     ) -> None:
         plugin, me = plugin_of(site.app), site.me
         self._app = site.app
         self._slots = pool.slots
         self.cells = cells
         self._shutdown = shutdown
+        self._pulse = pulse
         self._loop = site.loop
         self._holds = holds
         self._rejoin = rejoin
@@ -116,7 +129,7 @@ class Payload:
             **self._fixed,
             "queues": ",".join(sorted(self._app.amqp.queues.consume_from)),
             "paused": ",".join(queue for hold in self._holds for queue in hold.out()),
-            "stopping": int(self._shutdown.is_begun),
+            "stopping": int(self.is_stopping),
             "room": self.cells.room,
             "cells": self.cells.lacks,
             "reconnected": int(self._rejoin.has_reconnected),
@@ -125,7 +138,13 @@ class Payload:
             "quiet_ms": self._known(self._quiet_ms),
             "vitals": self._known(self._vitals),
             "portrait": self._known(lambda: self._portrait.draw().encode()),
+            "stack": json.dumps(self._pulse.stack, separators=(",", ":")),
         }
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to leave, or is about to be killed: dying now is no crash."""
+        return self._shutdown.is_begun or self._pulse.condemned_at is not None
 
     def _known(self, fact: Callable[[], int | str]) -> int | str:
         try:
@@ -156,8 +175,11 @@ class Payload:
             "limit_of": "machine" if self._group.limit() is None else "group",
             "used_kb": self._group.used() // 1024,
         }
-        if (asked_at := self._shutdown.asked_at) is not None:
-            vitals.update(asked=self._shutdown.asked_by, asked_ms=int((clock() - asked_at) * 1000))
+        by, asked_at = self._shutdown.asked_by, self._shutdown.asked_at
+        if self._pulse.condemned_at is not None:  # the signal of who restarts it comes after that
+            by, asked_at = ALIVE, self._pulse.condemned_at
+        if asked_at is not None:
+            vitals.update(asked=by, asked_ms=int((clock() - asked_at) * 1000))
         return json.dumps(vitals, separators=(",", ":"))
 
 
@@ -287,7 +309,7 @@ class Heartbeat:
 
     def _is_due(self) -> bool:
         # A shutdown is told at once: dying under its tombstone is no crash.
-        tombstone = self.shutdown.is_begun and not self._sent_stopping
+        tombstone = self.payload.is_stopping != self._sent_stopping
         moved = self._writer.run_id != self._sent_run_id
         # Suspects wait in the ledger for free cells: beat at once if there are some, none, or twice as many.
         room, sent = self.payload.cells.room, self._sent_room
@@ -298,7 +320,7 @@ class Heartbeat:
         """Send one heartbeat; an error is reported and the next beat tries again."""
         self._writer.follow()
         self.exits.look()
-        began, stopping, run_id = clock(), self.shutdown.is_begun, self._writer.run_id
+        began, stopping, run_id = clock(), self.payload.is_stopping, self._writer.run_id
         room = self.payload.cells.room
         self.lease.asked()
         try:

@@ -43,6 +43,7 @@ from celery_poison.worker.leaving import Leaving
 from celery_poison.worker.opening import Opening
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.processes import Exits
+from celery_poison.worker.pulse import WorkerPulse
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import Rejoin
@@ -227,6 +228,8 @@ class Worker:
         return partial(seed.prepare, sown)
 
     def _make_heartbeat(self) -> None:
+        directory = self._crash_reports.path if self._crash_reports is not None else ""
+        self.pulse = WorkerPulse(self._site, self._pool, self.shutdown, directory)
         payload = Payload(
             site=self._site,
             pool=self._pool,
@@ -235,6 +238,7 @@ class Worker:
             holds=self._holds,
             rejoin=self.rejoin,
             deferred_cleanup=self._deferred_cleanup,
+            pulse=self.pulse,
         )
         ledger = self._plugin.open_ledger()
         ask_once(ledger.client)  # else it would beat again after four time-outs

@@ -15,9 +15,9 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, Self
 
+from celery_poison.basics.frames import FRAMES
 from celery_poison.basics.text import clean
 from celery_poison.causes import Evidence
-from celery_poison.worker import crash_reports
 
 #: At the end of the name of a process's file.
 SUFFIX = ".items"
@@ -98,7 +98,7 @@ class Mark(NamedTuple):
 
     def is_in(self, stack: tuple[str, ...]) -> bool:
         """Whether the calls of a crash may be below the loop's; what is cut off or not told may."""
-        if not self.function or not stack or len(stack) >= crash_reports.FRAMES:
+        if not self.function or not stack or len(stack) >= FRAMES:
             return True
         file = f"{self.file}:"
         return any(call.startswith(f"{self.function} (") and file in call for call in stack)
