@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from celery_poison.basics.text import duration
 from celery_poison.model import Record
 
 
@@ -80,6 +81,10 @@ class Portrait(Record):
         return cls(**numbers)
 
 
+#: What a worker is that lives, and does not work for a reason of its own.
+STUCK = (Condition.STUCK_LOOP, Condition.STUCK_SLOTS, Condition.NO_CHILDREN, Condition.NO_BROKER)
+
+
 def judge(
     portrait: Portrait | None, *, is_alive: bool = True, is_stopping: bool = False, is_deaf: bool = False
 ) -> Condition:
@@ -112,3 +117,23 @@ def _trouble(seen: Portrait) -> Condition | None:
     if seen.children_expected and not seen.children and seen.childless > seen.patience:
         return Condition.NO_CHILDREN
     return None
+
+
+def explain(seen: Portrait, condition: Condition) -> str:
+    """Return what one of ``STUCK`` means, and its cure, as the rest of a sentence about a worker."""
+    match condition:
+        case Condition.STUCK_LOOP:
+            stood = duration(seen.loop_turned_ago or 0.0)
+            return (
+                f"its event loop has stood for {stood}: it begins and acknowledges nothing; cure: restart it"
+            )
+        case Condition.STUCK_SLOTS:
+            slots = f"{seen.slots_past} of its {seen.slots} slots"
+            return f"{slots} are taken by tasks far past their time limit; cure: restart it"
+        case Condition.NO_BROKER:
+            away = duration(seen.broker_away or 0.0)
+            return f"it has had no connection to its broker for {away}; cure: the broker, or the network"
+        case Condition.NO_CHILDREN:
+            missed = duration(seen.childless)
+            return f"no pool process has come up for {missed}; cure: see its log, and worker_process_init"
+    return ""

@@ -118,7 +118,8 @@ def _message_lines(seen: Overview) -> Iterator[tuple[str, str]]:
 def _fleet_lines(seen: Overview) -> Iterator[tuple[str, str]]:
     if seen.gate.closed or seen.gate.lifted_at is not None:
         yield "gate", gate_line(seen.gate)
-    yield "workers", f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
+    stuck = "".join(f", {number} {condition}" for condition, number in seen.stuck.items() if number)
+    yield "workers", f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping{stuck}"
     if seen.alive:
         yield "tasks", _tasks_line(seen)
     if seen.unguarded or seen.ledger_errors:
@@ -149,8 +150,8 @@ def ready(ctx: click.Context, node: str) -> None:
     """For a readiness probe: exit status 0 if workers live and consume, else 1.
 
     NODE is a worker's name, such as worker1@host; without it all workers of this host count. Not ready is a
-    worker that is missing, silent or leaving, that consumes nothing though messages wait, or whose broker
-    does not answer.
+    worker that is missing, silent, leaving or stuck, that consumes nothing though messages wait, or whose
+    broker does not answer.
 
     \b
     celery -A proj poison ready
@@ -183,6 +184,8 @@ def _not_living(asked: list[WorkerRecord], whose: str, ended: str) -> Iterator[s
             yield f"worker {worker.worker} has been silent since {when(worker.last_beat)}; cure: restart it"
         elif worker.stopping:
             yield f"worker {worker.worker} is leaving"
+        elif worker.trouble:
+            yield worker.trouble
 
 
 @verb(utc_option, json_option)

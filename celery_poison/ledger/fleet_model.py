@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.model import Record
-from celery_poison.portrait import Condition, Portrait, judge
+from celery_poison.portrait import STUCK, Condition, Portrait, explain, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,14 @@ class WorkerRecord(Record):
         """Return whether it works, or why not."""
         facts = {"is_alive": self.alive, "is_stopping": self.stopping, "is_deaf": is_deaf}
         return judge(self.portrait, **facts)
+
+    @property
+    def trouble(self) -> str:
+        """A sentence on why it does not work; empty where it works, leaves, or is silent."""
+        condition = self.condition()
+        if self.portrait is None or condition not in STUCK:
+            return ""
+        return f"worker {self.worker} does not work ({condition}): {explain(self.portrait, condition)}"
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "condition": self.condition()}

@@ -172,6 +172,12 @@ FAMILIES = (
     ),
     Family("workers", "Workers that guard messages, by state", lambda s, o: _workers(o), ("state",)),
     Family(
+        "stuck_workers",
+        "Workers that live and do not work, by condition",
+        lambda s, o: [((condition,), number) for condition, number in o.stuck.items()],
+        ("condition",),
+    ),
+    Family(
         "deaf_workers",
         "Workers that live and consume nothing, while messages wait for them",
         lambda s, o: len(o.deaf),

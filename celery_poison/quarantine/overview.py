@@ -12,6 +12,7 @@ from celery_poison.basics.text import argument, command, count_of, ordinal, shor
 from celery_poison.causes import Evidence
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.model import MessageRecord
+from celery_poison.portrait import STUCK
 from celery_poison.quarantine.evidence import place_in
 from celery_poison.quarantine.queues import Backlog, Deaf
 from celery_poison.quarantine.stranded import Stranded
@@ -194,6 +195,12 @@ class Overview:
         return sum(worker.alive and worker.stopping for worker in self.workers)
 
     @property
+    def stuck(self) -> dict[str, int]:
+        """Living workers that do not work, by condition."""
+        conditions = [worker.condition() for worker in self.workers]
+        return {str(stuck): conditions.count(stuck) for stuck in STUCK}
+
+    @property
     def guarded_tasks(self) -> int:
         return max((worker.guarded_tasks for worker in self.workers if worker.alive), default=0)
 
@@ -227,6 +234,7 @@ class Overview:
         for name in ("stranded", "observed", "panels", "last_death", "deaths_allowed"):
             del shown[name]
         shown["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
+        shown["stuck_workers"] = self.stuck
         own = ("level", "next", "states", "guarded_tasks", "unguarded_tasks", "unguarded", "ledger_errors")
         return {
             **shown,

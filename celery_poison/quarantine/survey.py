@@ -188,6 +188,8 @@ def _worker_faults(seen: Overview) -> Iterator[str]:
     for worker in seen.workers:
         if not worker.alive:
             yield f"worker {worker.worker} is silent"
+        elif worker.trouble:
+            yield worker.trouble
     yield from (deaf.story for deaf in seen.deaf)
     if seen.unguarded:
         yield f"{seen.unguarded} tasks ran unguarded: their starts or ends did not reach the ledger safely"

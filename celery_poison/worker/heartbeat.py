@@ -137,7 +137,7 @@ class Payload:
             "ledger_errors": self._complain.count,
             "quiet_ms": self._known(self._quiet_ms),
             "vitals": self._known(self._vitals),
-            "portrait": self._known(lambda: self._portrait.draw().encode()),
+            "portrait": self._known(self._portrait.tell),
             "stack": json.dumps(self._pulse.stack, separators=(",", ":")),
         }
 

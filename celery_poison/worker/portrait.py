@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from celery.utils.log import get_logger
 from celery.worker.state import active_requests, all_total_count, reserved_requests
 
-from celery_poison.portrait import Portrait
+from celery_poison.portrait import Condition, Portrait, explain, judge
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.upstream import hooks
 from celery_poison.worker.inflight import unchanged
 from celery_poison.worker.loop_clock import LoopClock
 from celery_poison.worker.site import Site
+from celery_poison.worker.threads import start_real_thread
+
+logger = get_logger("celery_poison")
 
 
 class Ages:
@@ -64,6 +69,16 @@ class SelfPortrait:
         self._site, self._clock, self._pool = site, clock, pool
         self._children = Children(site.app, pool)
         self._running, self._waiting = Ages(), Ages()
+        self._condition = Condition.WORKING
+
+    def tell(self) -> str:
+        """Return the worker as of this moment, encoded; log a change of its condition."""
+        seen = self.draw()
+        before, self._condition = self._condition, judge(seen)
+        if self._condition is not before:
+            # In a thread of its own: what holds the loop may be the lock of a log's handler.
+            start_real_thread(partial(_log, seen, self._condition, before), "poison-log")
+        return seen.encode()
 
     def draw(self) -> Portrait:
         """Return the worker as of this moment."""
@@ -95,3 +110,13 @@ class SelfPortrait:
         """Return the age at which a request is far past its hard time limit, in seconds."""
         limit = request.time_limits[0] or request.task.time_limit or self._pool.hard
         return max(2 * limit, limit + self._patience()) if limit else float("inf")
+
+
+def _log(seen: Portrait, condition: Condition, before: Condition) -> None:
+    """Log it by one template for each condition: Sentry and others group by that."""
+    extra = {"condition": str(condition)}
+    if condition is Condition.WORKING:
+        logger.warning(f"celery_poison: this worker works again; it was: {before}", extra=extra)
+    else:
+        sentence = f"celery_poison: this worker does not work ({condition}): %s"
+        logger.error(sentence, explain(seen, condition), extra=extra)

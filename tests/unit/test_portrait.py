@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_poison.ledger.fleet_model import WorkerRecord
-from celery_poison.portrait import Condition, Portrait, judge
+from celery_poison.portrait import STUCK, Condition, Portrait, judge
 from celery_poison.worker.loop_clock import LoopClock
 from celery_poison.worker.portrait import Ages, Children
 
@@ -105,6 +105,16 @@ def test_a_portrait_survives_its_heartbeat_and_what_another_version_adds_or_leav
 @pytest.mark.parametrize("text", ["", "[]", "3", "null", "{", "[" * 20_000, '{"slots": "three"}'])
 def test_what_is_no_portrait_is_none(text: str) -> None:
     assert Portrait.decode(text) in (None, Portrait())
+
+
+def test_NEW_25_each_condition_of_a_worker_that_does_not_work_has_a_sentence_and_a_cure() -> None:
+    assert set(STUCK) == set(TROUBLES)
+    for condition, otherwise in TROUBLES.items():
+        record = WorkerRecord(worker="w1@h/b", portrait=replace(WELL, **otherwise))
+        assert record.trouble.startswith(f"worker w1@h/b does not work ({condition}): ")
+        assert "; cure: " in record.trouble
+        assert replace(record, stopping=True).trouble == replace(record, alive=False).trouble == ""
+    assert WorkerRecord(worker="w1@h/b", portrait=WELL).trouble == ""
 
 
 # --- what it is drawn from --------------------------------------------------------------------------
