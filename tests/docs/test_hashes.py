@@ -14,7 +14,7 @@ from kombu.message import Message
 from celery_poison.headers import EDITED
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
-from celery_poison.model import Start
+from celery_poison.model import Guilt, Start
 from celery_poison.quarantine.stored_message import stored_fields
 from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.rules.destinations import Route
@@ -59,6 +59,7 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
             _crash,
             _crash_among_many,
             _interrupt_its_trial,
+            _ignore,
             _roll_back,
             _quarantine_and_release,
             _quarantine_and_release_as_scheduled,
@@ -68,6 +69,10 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
         end(ledger, _start(number))
         written |= _fields_of(ledger, key)
     assert written == _documented("lineage:ID")
+
+
+def _ignore(ledger: Ledger, start: Start) -> None:
+    ledger.messages.acquit(MID, start, Guilt.UNPROVEN)
 
 
 def _crash(ledger: Ledger, start: Start) -> None:
