@@ -80,6 +80,7 @@ class History:
         evidence: of its last death, as :class:`Evidence` is encoded.
         old_strikes, old_failures: those of them that a person has released it with: they convict no more.
         cut_off, cut_off_by: mid of the last message that began and did not end, and the cause.
+        failed_before: its failures until then.
     """
 
     deliveries: int = 0
@@ -100,6 +101,7 @@ class History:
     old_failures: int = 0
     cut_off: str = ""
     cut_off_by: str = ""
+    failed_before: int = 0
 
 
 NO_HISTORY = History()

@@ -25,7 +25,7 @@ from celery_poison.errors import LedgerFull, StaleDelivery
 from celery_poison.headers import known_as
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import NO_HISTORY, Guilt, Limits, Start
+from celery_poison.model import NO_HISTORY, Guilt, History, Limits, Start
 from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.rules.failures import Failure
 from celery_poison.upstream.results import StoredResults
@@ -33,6 +33,7 @@ from celery_poison.worker.full import ask_again, most_parked
 from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight
 from celery_poison.worker.lease import Lease, rejoins_before
+from celery_poison.worker.pauses import Pauses, are_all_after_cut, of_cut
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import Delivery
 from celery_poison.worker.recorder import Ticket
@@ -46,8 +47,6 @@ logger = get_logger("celery_poison")
 PAUSE = 0.25
 #: What the journal has of a message that was let in and acknowledged without running.
 NEVER_RAN = "revoked, expired or rejected before it ran"
-#: Seconds to which the pauses before put-backs grow.
-LONGEST_PAUSE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,7 @@ class Outcomes:
     def __post_init__(self) -> None:
         self._me = self.site.me  # asked at each acknowledgement
         self._results = StoredResults()
+        self._pauses = Pauses(self.site)
 
     # --- the message, or something beside it, is to blame --------------------------------------
 
@@ -136,7 +136,8 @@ class Outcomes:
         elif what.settlement in (Settlement.STRIKE, Settlement.ROLL_BACK) or self._stays_away(case):
             self._judge(case, recorded)
         else:
-            self._put_back_after(case, self._pause_of(case))
+            name, error, reached = request.humaninfo(), case.error, what.cause != causes.NOT_REACHED
+            self._put_back_after(case, 0.0 if reached else self._pauses.not_reached(name, error))
 
     def _judge(self, case: Case, recorded: RecordedEnd) -> None:
         start = case.start
@@ -146,13 +147,13 @@ class Outcomes:
             verdict = not_rerun(case.what.cause)
         if verdict is not None:
             # At once: its queue may have no consumer soon (WAS-7).
-            reason = verdict.reason + _raised_last(case, verdict.cause)
+            reason = verdict.reason + _raised_last(case, verdict.cause, recorded.history)
             # Whoever sends a message chooses that limit, and would have others blocked for it.
             own = case.what.cause == causes.TIME_LIMIT and case.request.brought_its_limit
             self._keep(case, verdict.cause, reason, proves_nothing=verdict.not_rerun or own)
         elif case.what.settlement is Settlement.ROLL_BACK:
-            grown = pause_before(recorded.history.failures, self.site.settings.rollback_pause)
-            self._put_back_after(case, getattr(case.error, "countdown", 0.0) or grown)
+            countdown, name = getattr(case.error, "countdown", 0.0), case.request.humaninfo()
+            self._put_back_after(case, self._pauses.before_rollback(name, recorded.history, countdown))
         else:
             self._tell(case, partial(self._try_again, case, recorded.history.crashes))
 
@@ -160,36 +161,9 @@ class Outcomes:
         rerun = self.site.policies[case.start.task][0].rerun
         return stays_away(case.what.settlement, case.what.cause, rerun=rerun, begun=case.start.has_begun)
 
-    def _pause_of(self, case: Case) -> float:
-        """Return the seconds before an interrupted message goes back: what Celery failed would fail again."""
-        if case.what.cause != causes.NOT_REACHED:
-            return 0.0
-        pause = self.site.settings.activation_interval
-        name = case.request.humaninfo()
-        logger.warning("celery_poison: %s did not begin, and goes back in %g s: %s", name, pause, case.error)
-        return pause
-
     def _put_back_after(self, case: Case, seconds: float) -> None:
-        """Put it back when its time has come; others use its prefetch credit meanwhile."""
         put_back = partial(case.request.put_back_now, failed=case.what.settlement is Settlement.ROLL_BACK)
-        if seconds <= 0:
-            return self._tell(case, put_back)
-        due, epoch = time.monotonic() + seconds, self.site.loop.epoch
-        self.site.loop.call_in_loop(partial(self._lend_credit, epoch, back=False))
-
-        def wait() -> None:
-            if (left := due - time.monotonic()) > 0:
-                raise Retry(left)
-            self.site.loop.call_in_loop(partial(self._lend_credit, epoch, back=True))
-            self._tell(case, put_back)
-
-        self.site.background.do(wait)
-
-    def _lend_credit(self, epoch: int, *, back: bool) -> None:
-        if epoch == self.site.loop.epoch:  # else the credits are counted anew
-            with suppress(AttributeError):  # a consumer without it
-                qos = self.site.loop.consumer.qos
-                (qos.decrement_eventually if back else qos.increment_eventually)()
+        self._pauses.keep(seconds, partial(self._tell, case, put_back))
 
     def _try_again(self, case: Case, crashes: int) -> None:
         self.site.announce.candidate(case.start.id, case.start.task, case.what.cause, crashes)
@@ -383,15 +357,14 @@ class Outcomes:
         return True
 
 
-def pause_before(failures: int, first: float) -> float:
-    """Return the seconds before a message is put back for this time: each pause is twice the last."""
-    return min(first * 2.0 ** min(failures - 1, 20), max(first, LONGEST_PAUSE))
-
-
-def _raised_last(case: Case, cause: str) -> str:
+def _raised_last(case: Case, cause: str, history: History) -> str:
     """Return what the last of many put-backs was for, where the task has raised something."""
-    is_told = cause == causes.FAILURES and case.what.settlement is Settlement.ROLL_BACK
-    return f"; last: {clean(repr(case.error))[:200]}" if is_told and case.error is not None else ""
+    if cause != causes.FAILURES or case.what.settlement is not Settlement.ROLL_BACK or case.error is None:
+        return ""
+    last = f"; last: {clean(repr(case.error))[:200]}"
+    if not are_all_after_cut(history):
+        return last
+    return f"{last}; each after {of_cut(history)}"
 
 
 def _has_history(request: Any) -> bool:

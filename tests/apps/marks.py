@@ -51,6 +51,10 @@ class Marks:
     def repaired(self) -> bool:
         return self._redis.get(HARMLESS) == "1"
 
+    def lock(self, name: str, seconds: float) -> bool:
+        """Take a lock that outlives this process; return whether it was free."""
+        return bool(self._redis.set(f"lock:{name}", "taken", nx=True, px=int(1000 * seconds)))
+
     def open_gate(self) -> None:
         """Let everybody pass who waits at it, now and later."""
         self._redis.set(GATE, "open")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from celery_poison.model import MessageRecord
-from celery_poison.worker.outcome import pause_before
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
@@ -76,9 +75,3 @@ def _away_for(crew: Crew, id: str) -> int:
     crew.await_that(lambda: len(told()) == 2, "journalled")
     back, again = (int(entry["at"].partition("-")[0]) for entry in told())
     return abs(again - back)
-
-
-def test_WAS_3_pauses_before_put_backs_grow_up_to_a_bound() -> None:
-    pauses = [pause_before(failures, 0.5) for failures in (1, 2, 3, 10, 10**12)]
-    assert pauses == [0.5, 1.0, 2.0, 256.0, 300.0]
-    assert pause_before(3, 0.0) == 0 and pause_before(1, 900.0) == pause_before(9, 900.0) == 900.0

@@ -14,9 +14,11 @@ local function has_begun(e)
   return e.phase == 'R' and tonumber(e.pid) > 0
 end
 
--- Notes that a run of a message was cut off: where its task must not run twice, it is kept (NEW-16).
+-- Notes that a run of a message was cut off, and how often it had been put back till then: where its task must not
+-- run twice, it is kept (NEW-16).
 local function note_cut_off(lineage, mid, cause)
-  redis.call('HSET', lineage, 'cut_off', mid, 'cut_off_by', cause)
+  redis.call('HSET', lineage, 'cut_off', mid, 'cut_off_by', cause,
+    'failed_before', redis.call('HGET', lineage, 'failures') or 0)
 end
 
 -- A start from its fields; nil for what somebody else has put there.

@@ -33,11 +33,11 @@ redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue,
   'deliveries', e.deliveries, 'last_seen', now, 'worker', e.worker, 'last_token', e.token,
   'charged', charged)
-if ARGV[4] ~= 'not_reached' and (has_begun(e) or has_begun(current)) then note_cut_off(KEYS[3], ARGV[2], ARGV[4]) end
 redis.call('HINCRBY', KEYS[3], 'doubt', ARGV[8])
 redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[11])
 expire_history(KEYS[3])
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
+if ARGV[4] ~= 'not_reached' and (has_begun(e) or has_begun(current)) then note_cut_off(KEYS[3], ARGV[2], ARGV[4]) end
 local ran_ms = e.at_ms > 0 and math.max(0, (tonumber(ARGV[10]) or now) - e.at_ms) or ''
 local line = {event = 'interrupted', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], deliveries = e.deliveries,
