@@ -193,7 +193,7 @@ def _how(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     click.option(
         "--force",
         is_flag=True,
-        help="Even if this app does not know the task, or the queue of --to.",
+        help="Even if this app does not know the task, or the queue of --to, or its chord has expired.",
     ),
     yes_run_again,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -20,8 +19,8 @@ from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import sentences
 from celery_poison.quarantine.arguments import redacted
-from celery_poison.quarantine.body import BodyBroken, BodyRefused, decoded, preview
-from celery_poison.quarantine.failing import canvas_in
+from celery_poison.quarantine.body import decoded, preview
+from celery_poison.quarantine.chords import chord_of, has_expired_chord
 from celery_poison.quarantine.reading import Detail
 from celery_poison.quarantine.stored_message import EXPIRES, has_expired
 from celery_poison.states import State
@@ -75,7 +74,7 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     if record.arguments:
         console.echo(f"arguments: {clean(record.arguments)}")
     print_wrapped(near_paths(f"{sentences.STANDING[record.state]} {detail.story}"), "", 0)
-    if waits := _waits(stored):
+    if waits := _waits(app, record, stored):
         print_wrapped(waits, "", 0)
     if record.state == State.NDLV and stored is not None and has_expired(stored.headers):
         print_wrapped(
@@ -99,12 +98,12 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
         say(f"usually: {usual}" if usual else f"next: {acts[0][0]}", err=True)
 
 
-def _waits(stored: StoredMessage | None) -> str:
+def _waits(app: Celery, record: MessageRecord, stored: StoredMessage | None) -> str:
     """Return which chord waits for a message, as far as its body can be read here; else the empty string."""
-    with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):
-        if stored is not None and isinstance(chord := canvas_in(stored).get("chord"), dict):
-            return f"A chord waits for it: {chord.get('task')}."
-    return ""
+    if stored is None or not (chord := chord_of(stored)):
+        return ""
+    late = " Its other results may have expired: after a release its body would not run."
+    return f"A chord waits for it: {chord}.{late if has_expired_chord(app, record, stored) else ''}"
 
 
 def _history(console: Any, history: Sequence[sentences.Entry]) -> None:

@@ -52,7 +52,7 @@ class MessageAct:
         return self.verb.capitalize()
 
 
-_FORCED_RELEASE = "release even if no task of that name is registered in this app."
+_FORCED_RELEASE = "release even if no task of that name is registered in this app, or its chord has expired."
 _RUN_AGAIN = "yes, run again also what has begun once and must not run twice (rerun=False)."
 _FORCED_FAIL = (
     "fail it even if its body is not JSON: then its own caller hears of it, its chord, chain and errbacks"

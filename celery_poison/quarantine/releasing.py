@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from celery import Celery
+
 from celery_poison import signals
 from celery_poison.broker.publish import Parcel, Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.care import BadCare, Care, Feed, Pace
+from celery_poison.quarantine.chords import refuse_expired_chord
 from celery_poison.quarantine.decisions import (
     Decisions,
     Listener,
@@ -99,7 +102,8 @@ class Releases:
         A message that never reached a task runs as if it had just been sent.
 
         Args:
-            force: even if this app has no such task, or the queue ``to`` is not known.
+            force: even if this app has no such task, the queue ``to`` is not known, or the chord that waits
+                for it can no longer be resolved.
             to: this queue instead of their own. They stay there: put back, retried, or released once more.
             keep_counts: ``strikes`` and ``failures`` are counted on; those of before convict no more.
             keep_expiry: refuse what has expired, and keep the time to live that it had in RabbitMQ.
@@ -265,7 +269,7 @@ class _Batches:
         raws = self._store.queries.originals(a.record.mid for a in reserved)
         for each, raw in zip(reserved, raws, strict=True):
             try:
-                parcels.append(_parcel(self._request, each, raw))
+                parcels.append(_parcel(self._store.app, self._request, each, raw))
             except Exception as error:
                 each.error = error
         ready = [each for each in reserved if each.error is None]
@@ -294,11 +298,13 @@ def _unknown_task(store: Store, record: MessageRecord) -> PoisonError | None:
     )
 
 
-def _parcel(request: Request, attempt: Releasable, raw: dict[str, bytes]) -> Parcel:
+def _parcel(app: Celery, request: Request, attempt: Releasable, raw: dict[str, bytes]) -> Parcel:
     record = attempt.record
     if not raw:
         raise MessageNotFound(f"no message {record.mid!r} in quarantine")
     stored = as_released(whole({"body": b"", **raw}), record)
+    if not request.force:
+        refuse_expired_chord(app, record, raw, stored)
     if request.keep_expiry:
         refuse_if_expired(stored)
     else:

@@ -27,7 +27,7 @@ _NOTHING = MessageRecord(id="", mid="", task="", queue="", state="")
 #: What is published of a message again.
 _ORIGINAL_FIELDS = (
     *("body", "content_type", "content_encoding", "headers", "properties", "failure", "sent_at"),
-    "destination",
+    *("destination", "canvas"),
 )
 #: Candidates that are read before more than these are asked for.
 _FIRST_FLAGGED = 20_000

@@ -494,6 +494,9 @@ def test_show_names_the_chord_that_waits(console: Console, keeper: Keeper, fleet
     chord([healthy.s(1)], healthy.si(2)).apply_async()
     mid = keeper.keep(keeper.receive())
     assert "A chord waits for it: fleet.healthy." in console.out("show", mid)
+    assert "may have expired" not in console.out("show", mid)
+    fleet.app.conf.result_expires = 0.001
+    assert "Its other results may have expired" in " ".join(console.out("show", mid).split())
 
 
 def test_what_came_back_after_a_release_says_so(console: Console, keeper: Keeper) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from celery import chord
 
 from celery_poison.model import StoredMessage
 from celery_poison.quarantine.stored_message import able_to_run
@@ -28,6 +29,26 @@ def test_NEW_26_what_has_expired_is_published_without_its_expiry_or_refused_befo
     assert outcome.done, outcome
     (released,) = keeper.raw_on_redis("celery")
     assert released["headers"]["expires"] is None
+
+
+def test_NEW_26_a_member_of_a_chord_whose_results_may_have_expired_is_released_only_with_force(
+    fleet: Fleet, keeper: Keeper
+) -> None:
+    healthy = fleet.app.tasks["fleet.healthy"]
+    chord([healthy.s(1)], healthy.si(2)).apply_async()
+    member, alone = keeper.keep(keeper.receive()), keeper.send_and_keep("fleet.healthy", 3)
+    (early,) = fleet.quarantine.release([member])
+    assert early.done, "its chord waits still"
+    member = keeper.keep(keeper.receive(), release=1)
+    fleet.app.conf.result_expires = timedelta(milliseconds=1)
+
+    refused, other = fleet.quarantine.release([member, alone])
+    assert (
+        "older than result_expires" in refused.error
+        and "its body fleet.healthy would not run" in refused.error
+    )
+    assert not refused.done and other.done, "nobody's chord waits for it"
+    assert [fleet.quarantine.release([member], force=True)[0].done] == [True]
 
 
 def test_NEW_26_a_release_gives_the_broker_no_time_after_which_it_may_drop_the_message() -> None:
