@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
 
 from examples.issues.stage import script
@@ -35,12 +34,11 @@ def table(state: str) -> str:
 
 
 def _row(name: str) -> str:
-    head, _, scene = (inspect.getdoc(script(name)) or "").partition("\n\n")
+    _, _, scene = (inspect.getdoc(script(name)) or "").partition("\n\n")
     project, number = name.split("_")
     link = f"https://github.com/{_REPOSITORIES[project]}/issues/{number}"
-    title = re.sub(rf"^{project} #{number}: ", "", " ".join(head.split()))
     cells = [
-        f"[{project} #{number}]({link}) {title}",
+        f"[{project} #{number}]({link})",
         " ".join(scene.split()),
         expected(name, guarded=False),
         expected(name, guarded=True),

@@ -109,7 +109,7 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
     @guarded(max_failures=3)
     @app.task(bind=True, shared=False, name="fleet.locks")
     def locks(self: Any) -> None:
-        if not here().lock(self.request.id, seconds=4):
+        if not here().lock(self.request.id, seconds=8):
             raise Reject("somebody has it", requeue=True)
         if not self.request.poison.crashes:
             os.kill(os.getpid(), signal.SIGKILL)
