@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import headers as names
 from celery_poison.basics.calling import first, tell
-from celery_poison.basics.logs import keep_to_one_line
+from celery_poison.basics.logs import keep_to_one_line, name_once
 from celery_poison.broker.capture import Sink, capture
 from celery_poison.errors import ConfigurationError, NoLedger
 from celery_poison.extension import Extensions
@@ -33,6 +33,7 @@ from celery_poison.upstream.acks import GuardedTask, acknowledge_late
 
 logger = get_logger("celery_poison")
 keep_to_one_line(logger)
+name_once(logger)
 
 #: How the names of tasks of our own begin, and those of Celery's own.
 OURS = "celery_poison."

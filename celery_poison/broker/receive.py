@@ -33,7 +33,7 @@ from celery_poison.broker.book import Book, Books
 from celery_poison.broker.sealed import Sealed, origin_of, tagged, wrapped
 from celery_poison.broker.unacked import Unacked, announce, arriving_key, owner_of, text
 
-logger = get_logger(__name__)
+logger = get_logger("celery_poison")
 
 #: Says of a boot id whether its worker lives; False also if it is unknown, None if that cannot be asked now.
 OwnerIsAlive = Callable[[str], bool | None]

@@ -27,7 +27,7 @@ from redis.exceptions import ConnectionError, NoPermissionError, TimeoutError
 from celery_poison.broker.publish import bounded_options, client_of
 from celery_poison.headers import MID, identify, is_unique
 
-logger = get_logger(__name__)
+logger = get_logger("celery_poison")
 
 #: Messages that are read, and put back, in one exchange with Redis.
 BATCH = 100

@@ -11,7 +11,7 @@ from celery import Celery
 from kombu.utils.json import dumps
 
 from celery_poison import causes
-from celery_poison.basics.text import clean, clock, near_paths
+from celery_poison.basics.text import clean, clock, count_of, near_paths
 from celery_poison.cli.next_acts import acts_on, decision
 from celery_poison.cli.output import print_json, print_rows, print_wrapped, say, wants_json
 from celery_poison.cli.session import app_of, json_option, open_quarantine, utc_option, verb
@@ -82,7 +82,7 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
         )
     acts = acts_on(record, observe_only=detail.observe_only)
     _section(console, "next", acts)
-    _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])
+    _section(console, "record", [(name, value) for name, value in _facts(detail) if value not in ("", "-")])
     for title, rows in sentences.failure_rows(detail.failure):
         _section(console, title, [(name, near_paths(text)) for name, text in rows])
     _section(console, "stack", [("at", near_paths(frame)) for frame in record.evidence.stack])
@@ -128,10 +128,14 @@ def _message(console: Any, app: Celery, detail: Detail, stored: StoredMessage) -
         console.echo(f"  {line}")
 
 
-def _facts(record: MessageRecord) -> list[tuple[str, object]]:
+def _facts(detail: Detail) -> list[tuple[str, object]]:
+    record = detail.record
+    # What is only observed counts for nothing, and has died all the same.
+    seen = sum(entry.get("event") == "crashed" for entry in detail.history if entry.get("note") == "observed")
+    deaths = count_of(record.crashes or seen, "death")
     least = "at least " if record.incident and record.cause in causes.OF_WORKERS else ""
     died = f"start {record.deliveries}, process {record.pid}, after {least}{record.runtime_ms / 1000:g} s"
-    counted = f"{record.deliveries} deliveries, {record.crashes} deaths, {record.strikes} strikes,"
+    counted = f"{record.deliveries} deliveries, {deaths}, {record.strikes} strikes,"
     return [
         ("mid", record.mid),
         ("state", record.state),

@@ -30,7 +30,7 @@ from celery_poison.metrics import register
 
 __all__ = ["install"]
 
-logger = get_logger(__name__)
+logger = get_logger("celery_poison")
 
 STATIC = Path(__file__).parent / "static"
 OWN = Path(__file__).parent / "templates"

@@ -21,7 +21,7 @@ from celery_poison.quarantine.decisions import Outcome
 from celery_poison.quarantine.read_model import ReadModel, Snapshot
 from celery_poison.states import State
 
-logger = get_logger(__name__)
+logger = get_logger("celery_poison")
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from celery_poison.quarantine.store import Store
 from celery_poison.quarantine.suspects import VERBS, Suspects
 from celery_poison.quarantine.transitions import decisions_of
 
-logger = get_logger(__name__)
+logger = get_logger("celery_poison")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ HOOKS: Mapping[Part, _Table] = {
         # A guarded request (worker/sending.py, worker/request.py).
         "celery.worker.request:Request": (
             "_app _already_cancelled _already_revoked _apply_result _body _content_encoding _content_type "
-            "_context _decoded _delivery_info _message _request_dict _task _type time_limits "
+            "_context _decoded _delivery_info _message _on_reject _request_dict _task _type time_limits "
             "execute_using_pool(pool) on_accepted(pid,time_accepted) on_success(failed__retval__runtime) "
             "on_failure(exc_info,send_failed_event,return_ok) on_timeout(soft,timeout) acknowledge() "
             "reject(requeue) revoked() cancel(pool,signal) terminate(pool,signal) "

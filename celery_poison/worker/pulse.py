@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -134,7 +135,7 @@ class WorkerPulse:
 # --- systemd -----------------------------------------------------------------------------------------
 
 
-def watchdog_of(environment: os._Environ[str] | dict[str, str], pid: int) -> str:
+def watchdog_of(environment: Mapping[str, str], pid: int) -> str:
     """Return the socket at which systemd awaits a sign of life (``WatchdogSec=``); empty: it awaits none."""
     if not environment.get("WATCHDOG_USEC") or environment.get("WATCHDOG_PID", str(pid)) != str(pid):
         return ""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 
+from celery_poison.basics.logs import name_once
 from celery_poison.ledger import notices
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
@@ -76,7 +79,36 @@ def test_convictions_of_one_task_have_one_template_and_those_of_two_have_two(
     assert first == second and len({first, other, cause}) == 3
     line = caplog.records[0]
     told = "is in quarantine now: it killed its process by SIGKILL, 2 times;"
-    beginning = f"celery_poison: Task shop.charge%s[id-1] of queue pdf {told} celery -A "
-    assert line.getMessage().startswith(beginning)
+    beginning = f"Task shop.charge%s[id-1] of queue pdf {told} celery -A "
+    # The format of these tests names the logger; another may not.
+    assert line.getMessage().removeprefix("celery_poison: ").startswith(beginning)
     about = {name: getattr(line, name) for name in ("task", "task_id", "queue", "cause")}
     assert about == {"task": "shop.charge%s", "task_id": "id-1", "queue": "pdf", "cause": "signal:9"}
+
+
+@pytest.mark.parametrize(
+    ("formats", "seen"),
+    [
+        (["[%(asctime)s: %(levelname)s] %(message)s"], "celery_poison: %s is slow"),
+        (["logger=%(name)s msg=%(message)s"], "%s is slow"),
+        (['{"logger": "%(name)s"}', "%(message)s"], "celery_poison: %s is slow"),
+        ([None], "celery_poison: %s is slow"),
+        ([], "celery_poison: %s is slow"),
+    ],
+)
+def test_a_line_begins_with_our_name_unless_its_format_names_the_logger(
+    formats: list[str | None], seen: str
+) -> None:
+    log = logging.Logger("celery_poison")
+    name_once(log)
+    log.addHandler(logging.NullHandler())  # kombu gives each logger one
+    handlers = [logging.StreamHandler(StringIO()) for _ in formats]
+    for handler, text in zip(handlers, formats, strict=True):
+        handler.setFormatter(logging.Formatter(text) if text else None)
+        log.addHandler(handler)
+    record = log.makeRecord(log.name, logging.WARNING, "f", 1, "celery_poison: %s is slow", ("it",), None)
+    log.handle(record)
+    assert record.msg == seen
+    other = log.makeRecord(log.name, logging.WARNING, "f", 1, "celery_poison 0.1: begins", (), None)
+    log.handle(other)
+    assert other.msg == "celery_poison 0.1: begins"
