@@ -7,9 +7,11 @@ or fails it. ``decide`` judges, ``ledger`` remembers. ``extensions`` hang on all
 ``docs/where-is-it.md`` says where what is done.
 """
 
+# Celery makes a caller's exception of a module only if that is imported: whoever imports this reads GivenUp.
+from celery_poison.errors import GivenUp
+
 TYPE_CHECKING = False  # `typing` itself takes longer to import than a probe may take
 if TYPE_CHECKING:
-    from celery_poison.errors import GivenUp
     from celery_poison.guard import guarded, install
     from celery_poison.policy import Policy
     from celery_poison.quarantine import Quarantine
@@ -20,7 +22,6 @@ __all__ = ["GivenUp", "PoisonTask", "Policy", "Quarantine", "State", "guarded", 
 
 #: Loaded when it is asked for: who only publishes needs no quarantine, and `celery_poison.alive` no Celery.
 _PLACES = {
-    "GivenUp": "errors",
     "PoisonTask": "task",
     "Policy": "policy",
     "Quarantine": "quarantine",

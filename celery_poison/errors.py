@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+TYPE_CHECKING = False  # `typing` takes longer to import than a probe may take
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class PoisonError(Exception):
@@ -45,6 +46,8 @@ class _ByName:
 
     def __reduce__(self) -> tuple[Any, ...]:
         names = self._kind.__name__, self._kind.__module__
+        from importlib import import_module
+
         find = import_module("kombu.utils.imports").symbol_by_name
         return find, (":".join(reversed(names)), None, None, None, ".", _StandIn(*names))
 
@@ -57,6 +60,8 @@ class _StandIn:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By its name, which is what a pickle holds: the ledger, which imports this, knows nothing of Celery.
+        from importlib import import_module
+
         return import_module("celery.utils.serialization").create_exception_cls, self._names
 
 
