@@ -254,8 +254,11 @@ class Evidence:
         return self.signal in REQUESTS_TO_END
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is known; of what is not, nothing."""
-        known = {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
+        """Return what is known, as JSON has it; of what is not, nothing."""
+        told = (
+            (name, [*value] if isinstance(value, tuple) else value) for name, value in asdict(self).items()
+        )
+        known = {name: value for name, value in told if value not in (None, "", [])}
         return {name: value for name, value in known.items() if name != "recursion" or value}
 
     def encode(self) -> str:
