@@ -32,9 +32,14 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
+    from importlib.util import find_spec
+
+    if name not in _PLACES:
+        # An app that writes `celery_poison.signals` may have imported this alone.
+        if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")
 
     import_module(f"{__name__}.guard")  # marks what an app makes before it is finalized, by whatever name
     value = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

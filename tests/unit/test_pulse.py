@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import celery_poison
 from celery_poison.basics.frames import frames_in, is_waiting
 from celery_poison.basics.pulse import Pulse, beyond_help
 
@@ -73,3 +74,10 @@ def test_NEW_25_the_probe_imports_neither_celery_nor_what_it_brings() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"billiard", "celery", "click", "kombu", "redis", "json", "dataclasses"}
+
+
+def test_who_imports_the_package_alone_has_its_modules_by_name() -> None:
+    code = "import celery_poison; print(celery_poison.signals.__name__, celery_poison.quarantine.__name__)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["celery_poison.signals", "celery_poison.quarantine"]
+    assert not hasattr(celery_poison, "no_such_module")
