@@ -33,6 +33,8 @@ class Condition(StrEnum):
     STOPPING = "stopping"
     SILENT = "silent"
     """Its heartbeat is late."""
+    FROZEN = "frozen"
+    """It was silent for so long that it was taken for dead, and is connected still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,13 @@ class Portrait(Record):
 
 
 #: What a worker is that lives, and does not work for a reason of its own.
-STUCK = (Condition.STUCK_LOOP, Condition.STUCK_SLOTS, Condition.NO_CHILDREN, Condition.NO_BROKER)
+STUCK = (
+    Condition.STUCK_LOOP,
+    Condition.STUCK_SLOTS,
+    Condition.NO_CHILDREN,
+    Condition.NO_BROKER,
+    Condition.FROZEN,
+)
 
 
 def judge(

@@ -159,6 +159,7 @@ def ready(ctx: click.Context, node: str) -> None:
     """
     app, queries = app_of(ctx), open_quarantine(ctx).queries
     records = queries.workers(int(plugin_of(app).settings.activation_interval * 1000))
+    records += queries.frozen(records)
     host = socket.gethostname()
     # Of a node that was started again, the life before may not have been declared dead yet.
     records.sort(key=lambda worker: worker.started_at or 0.0)
@@ -180,12 +181,12 @@ def _not_living(asked: list[WorkerRecord], whose: str, ended: str) -> Iterator[s
     elif not asked:
         yield f"no worker of {whose} has reported to this ledger"
     for worker in asked:
-        if not worker.alive:
+        if worker.trouble:
+            yield worker.trouble
+        elif not worker.alive:
             yield f"worker {worker.worker} has been silent since {when(worker.last_beat)}; cure: restart it"
         elif worker.stopping:
             yield f"worker {worker.worker} is leaving"
-        elif worker.trouble:
-            yield worker.trouble
 
 
 @verb(utc_option, json_option)
@@ -201,6 +202,7 @@ def workers(ctx: click.Context) -> None:
     """
     app, queries = app_of(ctx), open_quarantine(ctx).queries
     records = queries.workers(int(plugin_of(app).settings.activation_interval * 1000))
+    records += queries.frozen(records)
     deaf = {each.worker for each in find_deaf(app, queries, records)[0]}
     now = queries.now_ms() / 1000
     troubled = any(worker.unguarded or worker.ledger_errors for worker in records)
@@ -246,10 +248,12 @@ def _worker_row(
 
 def _fleet_line(found: Sequence[WorkerRecord]) -> str:
     """Return how many workers there are, and how many of them are silent or leaving."""
-    silent = sum(not worker.alive for worker in found)
+    frozen = sum(worker.frozen_since is not None for worker in found)
+    silent = sum(not worker.alive for worker in found) - frozen
     stopping = sum(worker.alive and worker.stopping for worker in found)
-    states = [f"{len(found) - silent - stopping} alive"]
-    states += [f"{number} {how}" for number, how in ((stopping, "stopping"), (silent, "silent")) if number]
+    states = [f"{len(found) - frozen - silent - stopping} alive"]
+    others = ((stopping, "stopping"), (silent, "silent"), (frozen, "frozen"))
+    states += [f"{number} {how}" for number, how in others if number]
     return f"{count_of(len(found), 'worker')}: {', '.join(states)}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from celery_poison.basics.text import when
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.model import Record
 from celery_poison.portrait import STUCK, Condition, Portrait, explain, judge
@@ -29,6 +30,7 @@ class WorkerRecord(Record):
         code_version: of the user's code (``poison_code_version``).
         portrait: how it saw itself; None: an older version, which draws none.
         stack: where its event loop stands, or did in the last ten minutes, innermost call first.
+        frozen_since: when it was taken for dead, though it is connected still; None: it was not.
     """
 
     worker: str
@@ -57,9 +59,12 @@ class WorkerRecord(Record):
     code_version: str = ""
     portrait: Portrait | None = None
     stack: tuple[str, ...] = ()
+    frozen_since: float | None = None
 
     def condition(self, *, is_deaf: bool = False) -> Condition:
         """Return whether it works, or why not."""
+        if self.frozen_since is not None:
+            return Condition.FROZEN
         facts = {"is_alive": self.alive, "is_stopping": self.stopping, "is_deaf": is_deaf}
         return judge(self.portrait, **facts)
 
@@ -67,9 +72,17 @@ class WorkerRecord(Record):
     def trouble(self) -> str:
         """A sentence on why it does not work; empty where it works, leaves, or is silent."""
         condition = self.condition()
-        if self.portrait is None or condition not in STUCK:
+        if condition is Condition.FROZEN:
+            which = f" (process {self.pid} on {self.host})" if self.host else ""
+            why = (
+                f"it was silent, so that it was taken for dead at {when(self.frozen_since)}, and is connected"
+                f" still; cure: restart it{which}"
+            )
+        elif self.portrait is None or condition not in STUCK:
             return ""
-        return f"worker {self.worker} does not work ({condition}): {explain(self.portrait, condition)}"
+        else:
+            why = explain(self.portrait, condition)
+        return f"worker {self.worker} does not work ({condition}): {why}"
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "condition": self.condition()}
@@ -100,6 +113,7 @@ class Incident:
         flagged: messages that became candidates.
         reconnected: the worker had lost its broker connection once.
         release: version of the user's code that it ran (``poison_code_version``).
+        host, pid: of its main process; an older version does not record them.
         returned: queue -> number of messages that were put back into it; what a broker puts back itself,
             as RabbitMQ does, is not counted.
         evidence: what is known about the death.
@@ -119,6 +133,8 @@ class Incident:
     queues: str = ""
     reconnected: bool = False
     release: str = ""
+    host: str = ""
+    pid: int = 0
     evidence: Evidence = NO_EVIDENCE
 
     @property

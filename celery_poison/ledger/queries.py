@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
+
+import redis
 
 from celery_poison.basics.numbers import moment, whole
 from celery_poison.basics.text import decoded
 from celery_poison.causes import Evidence
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
+from celery_poison.ledger.keys import life_of
 from celery_poison.ledger.messages_read import Messages
 from celery_poison.ledger.rows import Reader, as_text, seconds, strings
 from celery_poison.portrait import Portrait
@@ -34,6 +40,43 @@ class _Fleet(Reader):
             worker = _worker(decoded(name), beat, now - beat < activation_ms, row)
             records.append(replace(worker, noticed_by="connection") if presence.get(name) else worker)
         return records
+
+    def frozen(self, workers: Iterable[WorkerRecord]) -> list[WorkerRecord]:
+        """Return the workers that were taken for dead since they were silent, and are connected still.
+
+        None that is back, or whose node has a living worker again.
+
+        Args:
+            workers: those that hold a lease.
+        """
+        lives = {life_of(each.worker) for each in workers}
+        connected = self._connected() - lives
+        if not connected:
+            return []
+        with clear_errors("reading who was taken for dead"):
+            gone: Any = self._client.zrange(self._keys.buried, 0, -1)
+            last = {life_of(name): name for name in map(decoded, gone)}  # of each life, the last name
+            wanted = {last[life] for life in connected if life in last}
+            ids: Any = self._client.zrevrange(self._keys.incidents, 0, -1) if wanted else []
+            pipe = self._client.pipeline(transaction=False)
+            for id in ids:
+                pipe.hgetall(self._keys.incident(decoded(id)))
+            found = [_incident(as_text(raw)) for raw in pipe.execute() if raw]
+        nodes = {each.node for each in workers if each.alive}
+        silent = (each for each in found if each.worker in wanted and each.how in ("frozen", "silent"))
+        return [each for each in map(_frozen, silent) if each.node not in nodes]
+
+    def _connected(self) -> set[str]:
+        """Return the lives of workers with a connected process; none where Redis does not tell."""
+        pattern = re.sub(r"([][*?\\])", r"\\\1", self._keys.alive) + "*"
+        try:
+            with clear_errors("asking which workers are connected"):
+                channels: Any = self._client.pubsub_channels(pattern)
+        except LedgerUnavailable as error:
+            if isinstance(error.__cause__, redis.ResponseError):
+                return set()
+            raise
+        return {decoded(each).removeprefix(self._keys.alive) for each in channels}
 
     def leases(self) -> dict[str, int]:
         """Return the last heartbeat of every worker, in ms of Redis' clock."""
@@ -137,7 +180,23 @@ def _incident(raw: dict[str, str]) -> Incident:
         reconnected=raw.get("reconnected") == "1",
         release=raw.get("release", ""),
         queues=raw.get("queues", ""),
+        host=raw.get("host", ""),
+        pid=whole(raw.get("pid")),
         evidence=Evidence.decode(raw.get("evidence", "")),
+    )
+
+
+def _frozen(incident: Incident) -> WorkerRecord:
+    return WorkerRecord(
+        worker=incident.worker,
+        node=incident.worker.partition("/")[0],
+        host=incident.host,
+        pid=incident.pid,
+        queues=incident.queues,
+        last_beat=incident.last_beat,
+        alive=False,
+        stack=incident.evidence.stack,
+        frozen_since=incident.noticed_at,
     )
 
 

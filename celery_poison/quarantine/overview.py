@@ -12,7 +12,7 @@ from celery_poison.basics.text import argument, command, count_of, ordinal, shor
 from celery_poison.causes import Evidence
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.model import MessageRecord
-from celery_poison.portrait import STUCK
+from celery_poison.portrait import STUCK, Condition
 from celery_poison.quarantine.evidence import place_in
 from celery_poison.quarantine.queues import Backlog, Deaf
 from celery_poison.quarantine.stranded import Stranded
@@ -188,7 +188,7 @@ class Overview:
 
     @property
     def dead(self) -> int:
-        return len(self.workers) - self.alive
+        return [worker.condition() for worker in self.workers].count(Condition.SILENT)
 
     @property
     def stopping(self) -> int:
@@ -196,7 +196,7 @@ class Overview:
 
     @property
     def stuck(self) -> dict[str, int]:
-        """Living workers that do not work, by condition."""
+        """Workers that do not work, by condition."""
         conditions = [worker.condition() for worker in self.workers]
         return {str(stuck): conditions.count(stuck) for stuck in STUCK}
 

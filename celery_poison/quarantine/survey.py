@@ -59,7 +59,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         asked=wishes(ledger),
         ledger=without_secrets(plugin.ledger_url),
         panels=gather(plugin.extensions.panel, plugin.complain, ledger),
-        workers=workers,
+        workers=[*workers, *queries.frozen(workers)],
         stranded=find_stranded(app),
         deaf=deaf,
         queues=backlogs,
@@ -186,10 +186,10 @@ def _worker_faults(seen: Overview) -> Iterator[str]:
             " before may be lost"
         )
     for worker in seen.workers:
-        if not worker.alive:
-            yield f"worker {worker.worker} is silent"
-        elif worker.trouble:
+        if worker.trouble:
             yield worker.trouble
+        elif not worker.alive:
+            yield f"worker {worker.worker} is silent"
     yield from (deaf.story for deaf in seen.deaf)
     if seen.unguarded:
         yield f"{seen.unguarded} tasks ran unguarded: their starts or ends did not reach the ledger safely"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from celery_poison.metrics import register
 from tests.cli.conftest import Console
+from tests.failover.crew import frozen
 from tests.metrics.conftest import scraped
 from tests.outage.conftest import Site
 
@@ -47,3 +50,39 @@ def test_NEW_25_a_worker_whose_event_loop_stands_is_named_until_it_turns_again(
         assert console.json("ready")["ready"]
         assert site.result_of(site.send("where", 2, 0)) == "w1@test"
     assert site.nobody_is_blamed()
+
+
+def test_NEW_25_a_worker_that_was_taken_for_dead_and_is_connected_still_is_named_until_it_is_back_or_dead(
+    new_site: Callable[..., Site], broker_url: str
+) -> None:
+    site = new_site(broker_url)
+    console = Console(site.app)
+
+    def row() -> dict[str, Any]:
+        return next((each for each in console.json("workers") if each["node"] == "w1@test"), {})
+
+    with site.worker("w1") as w1, site.worker("w2") as w2:
+        w1.wait_ready()
+        w2.wait_ready()
+        with frozen(*w1.session_pids()):
+            site.await_that(lambda: row().get("condition") == "frozen", "it is missed")
+            assert row()["pid"] == w1.main_pid and not row()["alive"]
+            assert "frozen" in console.out("workers")
+            shown = console.out("status", "--check", status=2)
+            assert "1 alive, 0 silent, 0 stopping, 1 frozen" in shown
+            assert "broken: worker w1@test/" in shown and "does not work (frozen): it was silent" in shown
+            refused = console.run("ready", "w1@test", status=1).stderr
+            assert f"cure: restart it (process {w1.main_pid} on " in refused
+            assert console.json("ready", "w2@test")["ready"]
+            registry = CollectorRegistry()
+            with register(site.app, interval=0.1, registry=registry):
+                counted = ("stuck_workers", ("frozen",))
+                site.await_that(lambda: scraped(registry).get(counted) == 1, "it is counted")
+                assert scraped(registry)["workers", ("silent",)] == 0
+        site.await_that(lambda: row().get("condition") == "working", "it is back")
+        assert "all is well" in console.out("status")
+        w1.send_signal(signal.SIGSTOP)
+        site.await_that(lambda: row().get("condition") == "frozen", "its main process is missed")
+        w1.kill_group()
+        site.await_that(lambda: not row(), "it has died")
+        assert "all is well" in console.out("status")

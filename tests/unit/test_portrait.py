@@ -108,13 +108,16 @@ def test_what_is_no_portrait_is_none(text: str) -> None:
 
 
 def test_NEW_25_each_condition_of_a_worker_that_does_not_work_has_a_sentence_and_a_cure() -> None:
-    assert set(STUCK) == set(TROUBLES)
+    assert {*STUCK} == {*TROUBLES, Condition.FROZEN}
     for condition, otherwise in TROUBLES.items():
         record = WorkerRecord(worker="w1@h/b", portrait=replace(WELL, **otherwise))
         assert record.trouble.startswith(f"worker w1@h/b does not work ({condition}): ")
         assert "; cure: " in record.trouble
         assert replace(record, stopping=True).trouble == replace(record, alive=False).trouble == ""
     assert WorkerRecord(worker="w1@h/b", portrait=WELL).trouble == ""
+    taken = WorkerRecord(worker="w1@h/b", alive=False, frozen_since=1.0, host="h", pid=7)
+    assert taken.condition() is Condition.FROZEN
+    assert taken.trouble.endswith("; cure: restart it (process 7 on h)")
 
 
 # --- what it is drawn from --------------------------------------------------------------------------

@@ -47,7 +47,7 @@ elseif now - beat < tonumber(ARGV[5]) then
 end
 local cause = ARGV[4] == 'frozen' and 'frozen' or 'worker_lost'
 if redis.call('HGET', KEYS[5], 'stopping') == '1' then cause = 'eviction' end
-local told = redis.call('HMGET', KEYS[5], 'queues', 'reconnected', 'release')
+local told = redis.call('HMGET', KEYS[5], 'queues', 'reconnected', 'release', 'host', 'pid')
 redis.call('ZREM', KEYS[1], worker)
 redis.call('HDEL', KEYS[2], worker)
 redis.call('HDEL', KEYS[3], worker)
@@ -59,7 +59,8 @@ redis.call('ZADD', KEYS[7], now, ARGV[3])
 redis.call('ZREMRANGEBYRANK', KEYS[7], 0, -1001)
 redis.call('HSET', KEYS[8], 'incident', ARGV[3], 'worker', worker, 'cause', cause, 'how', ARGV[4],
   'died_at', math.floor(died_at), 'noticed_at', now, 'last_beat', math.floor(beat), 'queues', told[1] or '',
-  'reconnected', told[2] or '0', 'release', told[3] or '', 'evidence', ARGV[13])
+  'reconnected', told[2] or '0', 'release', told[3] or '', 'host', told[4] or '', 'pid', told[5] or '0',
+  'evidence', ARGV[13])
 redis.call('EXPIRE', KEYS[8], 2592000)
 journal(KEYS[12], ARGV[1], {event = 'worker_lost', worker = worker, cause = cause, incident = ARGV[3],
   note = ARGV[4], release = told[3], evidence = ARGV[13]})
