@@ -26,7 +26,7 @@ def whole(text: str | bytes | None, default: int = 0) -> int:
 
 def moment(score: float) -> int:
     """Return the milliseconds that are the score of a sorted set; 0 where that is no number of any clock."""
-    return int(score) if isfinite(score) else 0
+    return int(score) if isfinite(score) and abs(score) < 10**DIGITS else 0
 
 
 def milliseconds(text: str | None) -> float | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import IO
 
 import click
@@ -13,9 +15,9 @@ from kombu.utils.json import dumps
 
 from celery_poison.basics.text import argument, clock, command, near_paths, short, utc
 from celery_poison.cli.output import print_wrapped, private_file, wants_json
-from celery_poison.cli.session import open_quarantine, utc_option, verb
+from celery_poison.cli.session import age, open_quarantine, utc_option, verb
 from celery_poison.quarantine import sentences
-from celery_poison.quarantine.journal import Extent
+from celery_poison.quarantine.journal import Extent, position
 
 
 @click.group()
@@ -27,31 +29,77 @@ def journal() -> None:
     """
 
 
+#: Events that are deaths.
+DEATHS = ("crashed", "worker_lost")
+
+
+def _events(ctx: click.Context, option: click.Parameter, typed: tuple[str, ...]) -> tuple[str, ...]:
+    for word in typed:
+        if word not in sentences.SENTENCES:
+            near = get_close_matches(word, sentences.SENTENCES, 1)
+            meant = f"did you mean {near[0]}?" if near else "docs/journal.md lists them"
+            raise click.BadParameter(f"there is no event {word!r}; {meant}")
+    return typed
+
+
 @verb(
     click.option(
         "-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="Number of entries."
     ),
     click.option("-f", "--follow", is_flag=True, help="Go on with new ones, until Ctrl-C."),
+    click.option("--deaths", is_flag=True, help="Only deaths, of tasks and of workers."),
+    click.option(
+        "--event",
+        "events",
+        multiple=True,
+        callback=_events,
+        metavar="NAME",
+        help="Only these events, see docs/journal.md; may be given again.",
+    ),
+    click.option("--task", default="*", metavar="PATTERN", help="Only of these tasks: 'shop.*'."),
+    click.option(
+        "--since", callback=age, metavar="TIME", help="Only since then: 2h (ago), 14:30, 2026-11-23T14:30."
+    ),
     utc_option,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line."),
     group=journal,
 )
-def tail(ctx: click.Context, lines: int, follow: bool) -> None:
+def tail(
+    ctx: click.Context,
+    lines: int,
+    follow: bool,
+    deaths: bool,
+    events: tuple[str, ...],
+    task: str,
+    since: float | None,
+) -> None:
     """Print the newest entries, the newest last: when, which task and message, and what happened.
+
+    What is chosen is looked for among the newest 50,000 entries.
 
     \b
     celery -A proj poison journal tail -n 100
-    celery -A proj poison journal tail -n 1000 --json | jq 'select(.event == "crashed")'
+    celery -A proj poison journal tail --deaths --since 2h --task 'shop.*'
     """
     quarantine = open_quarantine(ctx)
-    last = "0-0"
-    newest = quarantine.queries.journal(count=lines)
+    chosen = (*events, *(DEATHS if deaths else ()))
+
+    def is_wanted(entry: Mapping[str, str]) -> bool:
+        return (not chosen or entry["event"] in chosen) and fnmatchcase(entry["task"], task)
+
+    is_narrow = bool(chosen or task != "*" or since is not None)
+    last = quarantine.journal()[0].last or "0-0"
+    newest = quarantine.queries.journal(
+        count=lines,
+        wanted=is_wanted if is_narrow else None,
+        since=None if since is None else quarantine.queries.now_ms() / 1000 - since,
+    )
     entries: Iterable[dict[str, str]] = newest
     if not wants_json():
-        click.echo(_newest(newest), err=True)
+        click.echo(_newest(newest, is_narrow=is_narrow), err=True)
     while True:
         for entry in entries:
-            last = entry["at"]
+            last = max(last, entry["at"], key=position)
             if wants_json():
                 click.echo(dumps(entry))
             else:
@@ -59,7 +107,8 @@ def tail(ctx: click.Context, lines: int, follow: bool) -> None:
         if not follow:
             break
         time.sleep(_LOOK_EVERY)
-        _, entries = quarantine.journal(after=last)
+        reach, later = quarantine.journal(after=last)
+        entries, last = filter(is_wanted, later), reach.last or last
     named = [entry["id"] for entry in newest if entry["id"]]
     if named and not wants_json():
         click.echo(f"next: {command(f'poison show {argument(short(named[-1]))}')}", err=True)
@@ -69,7 +118,9 @@ def tail(ctx: click.Context, lines: int, follow: bool) -> None:
 _LOOK_EVERY = 0.5
 
 
-def _newest(entries: Sequence[dict[str, str]]) -> str:
+def _newest(entries: Sequence[dict[str, str]], *, is_narrow: bool) -> str:
+    if not entries and is_narrow:
+        return "the journal has no such entry"
     if not entries:
         return "the journal is empty: nothing has happened so far"
     zone = "UTC" if utc.get() else time.strftime("%Z")

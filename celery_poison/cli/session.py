@@ -82,6 +82,11 @@ def seconds(ctx: click.Context, parameter: click.Parameter, typed: str | None) -
         raise click.BadParameter(str(wrong)) from None
 
 
+def age(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> float | None:
+    """Read a moment as ``_age`` does."""
+    return None if typed is None else _age(typed)
+
+
 def _age(typed: str) -> float:
     """Return how many seconds ago ``2h``, ``14:30`` or ``2026-11-23T14:30`` was, in local time."""
     number, unit = typed[:-1], typed[-1:]

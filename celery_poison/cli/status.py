@@ -299,7 +299,7 @@ def _alone_line(alone: Mapping[str, int]) -> str:
         return ""
     of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
     died = count_of(sum(alone.values()), "task process")
-    return f"{died} died alone, since the ledger began: {of}; {command('poison journal tail')}"
+    return f"{died} died alone, since the ledger began: {of}; {command('poison journal tail --deaths')}"
 
 
 def _observed_line(observed: Sequence[MessageRecord]) -> str:

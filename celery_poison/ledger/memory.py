@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import redis
 
+from celery_poison.basics.numbers import whole
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
 
@@ -57,7 +58,7 @@ class Memory:
         with clear_errors("asking what the ledger holds"):
             kept: Any = self._client.get(self._keys.unprocessable)
             parked: Any = self._client.memory_usage(self._keys.parcels, samples=100)
-        return Fullness(used, most, int(kept) if kept and kept.isdigit() else 0, int(parked or 0))
+        return Fullness(used, most, whole(kept), int(parked or 0))
 
     def _info(self) -> tuple[int, int]:
         with clear_errors("asking how full Redis is"):

@@ -37,7 +37,7 @@ class _Fleet(Reader):
             *rows, presence = pipe.execute()
         records = []
         for (name, beat), row in zip(leases, rows, strict=True):
-            worker = _worker(decoded(name), beat, now - beat < activation_ms, row)
+            worker = _worker(decoded(name), moment(beat), now - beat < activation_ms, row)
             records.append(replace(worker, noticed_by="connection") if presence.get(name) else worker)
         return records
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -98,10 +99,7 @@ class Groups(Reader):
         keys, values = [self._keys.quarantine, self._keys.groups], [self._keys.message(""), kind.value, size]
         for first in range(0, most or sys.maxsize, size):
             _, quarantined, total, repair, text = self._read("groups", keys, [*values, first])
-            rows: list[Any] = json.loads(text.decode("utf-8", "replace"))
-            for labels, messages, relapsed, newest, last_seen, first_seen, sha in rows:
-                numbers = (messages, sha, relapsed, newest, last_seen, first_seen)
-                groups[sha] = Alike(*_labels(kind, *labels), *numbers)
+            groups |= {group.sha: group for group in _alike(kind, text)}
             if first + size >= total:
                 break
         return Counted(quarantined, total, [*groups.values()][: most or None], bool(repair))
@@ -115,8 +113,7 @@ class Groups(Reader):
         groups, cursor = dict[str, Alike](), b"0"
         while True:
             _, cursor, text = self._read("labels", [self._keys.groups], [cursor, pattern, _SCANNED])
-            for labels, messages, sha in json.loads(text.decode("utf-8", "replace")):
-                groups[sha] = Alike(*_labels(GroupKind.FINGERPRINT, *labels), messages, sha)
+            groups |= {group.sha: group for group in _alike(GroupKind.FINGERPRINT, text)}
             if cursor == b"0":
                 return [*groups.values()]
 
@@ -155,5 +152,11 @@ class Groups(Reader):
             return self._script(f"{__package__}:{name}")(keys, values)
 
 
-def _labels(kind: GroupKind, task: str, cause: str, third: str) -> tuple[str, str, str, str]:
-    return (task, cause, third, "") if kind is GroupKind.QUEUE else (task, cause, "", third)
+def _alike(kind: GroupKind, text: bytes) -> Iterator[Alike]:
+    """Yield the groups of a text, of a line each; what others wrote between them counts for none."""
+    for line in text.splitlines():
+        with suppress(ValueError, TypeError, RecursionError):
+            labels, messages, sha, *more = json.loads(line.decode("utf-8", "replace"))
+            task, cause, third = map(str, labels)
+            queue, fingerprint = (third, "") if kind is GroupKind.QUEUE else ("", third)
+            yield Alike(task, cause, queue, fingerprint, int(messages), sha, *more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from celery_poison.basics.text import decoded
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.journal import FIELDS
 from celery_poison.ledger.keys import Keys
+
+#: Whether an entry is meant.
+Wanted = Callable[[Mapping[str, str]], bool]
 
 _PAGE = 1000
 #: Entries that are read at most, beginning at ``since``, without it at the newest.
@@ -52,6 +55,19 @@ def history(
         if read >= ENTRIES_READ:
             break
     return sorted(entries, key=lambda found_entry: position(found_entry["at"]))
+
+
+def newest(
+    client: redis.Redis, keys: Keys, count: int, wanted: Wanted, since: float | None
+) -> list[dict[str, str]]:
+    """Return the newest entries that are wanted, oldest first; see ``Views.journal``."""
+    first, entries, read = "-" if since is None else str(int(since * 1000)), list[dict[str, str]](), 0
+    for rows in _pages(client, keys.journal, first, "+", newest_first=True):
+        entries += filter(wanted, (entry(key, row) for key, row in rows))
+        read += len(rows)
+        if len(entries) >= count or read >= ENTRIES_READ:
+            break
+    return entries[:count][::-1]
 
 
 def entry(key: bytes, row: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -132,7 +132,7 @@ def at(entry: Entry) -> str:
 
 def sentence(entry: Entry) -> str:
     """Return what one journal entry says happened."""
-    tell = _TOLD.get(entry.get("event", ""))
+    tell = SENTENCES.get(entry.get("event", ""))
     return clean(tell(entry) if tell else entry.get("event", "?"))
 
 
@@ -185,7 +185,8 @@ def _copied(what: str, entry: Entry) -> str:
     return f"{what} {other} by {entry['actor'] or 'a person'}{f': {note}' if note else ''}"
 
 
-_TOLD: dict[str, Callable[[Entry], str]] = {
+#: Of each event of docs/journal.md.
+SENTENCES: dict[str, Callable[[Entry], str]] = {
     "finished": lambda entry: (
         f"ended on {entry['worker']}{_after(entry)}: {entry['outcome'] or 'outcome unknown'}"
     ),

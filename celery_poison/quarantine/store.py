@@ -21,7 +21,7 @@ from celery_poison.task import PoisonTask
 def whole(raw: dict[str, bytes]) -> dict[str, bytes]:
     """Return the hash of a message as it is; IllegalTransition if its body is at its named destination."""
     if "sent_at" in raw:
-        raise IllegalTransition(where_sent(decoded(raw["destination"])))
+        raise IllegalTransition(where_sent(decoded(raw.get("destination", b""))))
     return raw
 
 

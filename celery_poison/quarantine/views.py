@@ -18,7 +18,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.rows import Row, as_text, batches, seconds
 from celery_poison.model import READERS, MessageRecord, ParkingState, Phase, Record, Start
 from celery_poison.quarantine.groups import INDEX_PAGE, Index, index_of
-from celery_poison.quarantine.journal import entry
+from celery_poison.quarantine.journal import Wanted, entry, newest
 from celery_poison.states import State
 
 #: A record where every field is empty.
@@ -192,7 +192,7 @@ class Views(Queries):
         on_trial = (
             sum(s.alone > 0 and s.phase == Phase.RUNNING for _, s, _ in self.running()) if oldest else 0
         )
-        return {"on_trial": on_trial, "suspected_since": oldest[0][1] / 1000 if oldest else None}
+        return {"on_trial": on_trial, "suspected_since": moment(oldest[0][1]) / 1000 if oldest else None}
 
     def _flagged(self) -> Iterator[str]:
         """Yield the task ids of all candidates; there may be a million, and who asks wants a few."""
@@ -256,7 +256,7 @@ class Views(Queries):
             if not flat:
                 return
             scores = flat[1::2]
-            yield [(mid, float(score)) for mid, score in zip(flat[::2], scores, strict=True)]
+            yield [(mid, float(moment(float(score)))) for mid, score in zip(flat[::2], scores, strict=True)]
             if scores[0] == scores[-1]:  # some that were skipped may have the same
                 skip += len(scores)
             else:
@@ -354,8 +354,18 @@ class Views(Queries):
             raw: Any = self._client.hgetall(self._keys.would)
         return {decoded(cause): whole(number) for cause, number in sorted(raw.items())}
 
-    def journal(self, *, id: str = "", count: int = 1000) -> list[dict[str, str]]:
-        """Return the newest journal entries, oldest first; only those of task ``id`` if given."""
+    def journal(
+        self, *, id: str = "", count: int = 1000, wanted: Wanted | None = None, since: float | None = None
+    ) -> list[dict[str, str]]:
+        """Return the newest journal entries, oldest first; only those of task ``id`` if given.
+
+        Args:
+            count: of them; where ``wanted`` chooses, among the newest 50,000.
+            wanted: whether an entry is meant; None: each.
+            since: only of this moment and later, in seconds of Redis' clock.
+        """
+        if wanted or since is not None:
+            return newest(self._client, self._keys, count, wanted or (lambda each: True), since)
         with clear_errors("reading the journal"):
             rows: Any = self._client.xrevrange(self._keys.journal, count=count)
         entries = [entry(key, row) for key, row in reversed(rows)]

@@ -85,7 +85,7 @@ class KeptFailure(NamedTuple):
         try:
             exception, message, trace, earlier = json.loads(raw or b"null")
             return cls(str(exception), str(message), str(trace), tuple(_attempts(earlier)))
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, LookupError, RecursionError):  # of a slice of a dict: by its version
             return None
 
     def as_dict(self) -> dict[str, Any]:

@@ -350,6 +350,22 @@ def test_journal_tail_prints_a_sentence_or_a_json_object_in_each_line(
     assert [entry["event"] for entry in entries] == ["crashed", "crashed", "quarantined"]
 
 
+def test_journal_tail_is_narrowed_to_deaths_events_tasks_and_a_time(console: Console, keeper: Keeper) -> None:
+    keeper.send_and_keep("fleet.healthy", 1)
+    keeper.send_and_keep("fleet.kill_child", cause="exit:7")
+
+    def events(*options: str) -> list[str]:
+        lines = console.out("journal", "tail", "--json", *options).splitlines()
+        return [json.loads(line)["event"] for line in lines]
+
+    assert events("--deaths") == ["crashed"] * 4
+    assert events("--deaths", "--task", "*.kill_child", "-n", "1") == ["crashed"]
+    assert events("--event", "quarantined", "--since", "1h") == ["quarantined"] * 2
+    assert events("--deaths", "--since", "0s") == []
+    assert "the journal has no such entry" in console.run("journal", "tail", "--event", "gate_closed").stderr
+    assert "did you mean crashed?" in console.run("journal", "tail", "--event", "crash", status=2).stderr
+
+
 def test_first_screens_fit_into_80_columns_say_what_they_found_and_what_to_type(
     console: Console, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

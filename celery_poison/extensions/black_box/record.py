@@ -78,7 +78,7 @@ class Growth:
             numbers = int(fields["busy"]), int(fields["used_kb"]), int(fields["limit_kb"])
             curve = tuple(int(each) for each in fields.get("curve", ())[-CURVE:])
             seconds = float(fields.get("seconds", 0.0))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
         busy, used, limit = numbers
         known = cls(rows=rows, process=process, busy=busy, used=used, limit=limit)

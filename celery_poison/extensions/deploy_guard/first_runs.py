@@ -70,7 +70,7 @@ class FirstRuns:
             began, alive, dead, mid, token, since, over = values
             counts = int(began), int(alive), tuple(map(str, dead))
             return cls(*counts, str(mid), str(token), int(since), Over(over))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             return cls(over=Over.LATE)
 
     def is_busy(self, now: int, *, lives: bool) -> bool:

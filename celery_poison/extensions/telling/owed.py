@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from celery_poison.basics.numbers import moment
 from celery_poison.basics.text import decoded
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
@@ -29,4 +30,4 @@ def owed(ledger: Ledger, most: int = 100) -> dict[str, float]:
     """Return those that are owed for the longest time."""
     with clear_errors("reading which callers get a failure"):
         rows: Any = ledger.client.zrange(ledger.keys.telling, 0, most - 1, withscores=True)
-    return {decoded(mid): since for mid, since in rows}
+    return {decoded(mid): moment(since) for mid, since in rows}

@@ -34,7 +34,7 @@ repeat
   for _, row in ipairs(entries) do
     if unsure and not comes_first(row[1], unsure) then break end
     found[#found + 1] = row[2]
-    found[#found + 1] = row[1]
+    found[#found + 1] = math.max(-1e15, math.min(1e15, row[1])) -- JSON has no infinity
   end
   size = 4 * size
 until #found > 0 or #heads == 0

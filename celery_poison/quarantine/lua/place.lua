@@ -10,6 +10,7 @@ for _, key in ipairs(KEYS) do
   local least, most = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES'), redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
   if least[2] then low, high = math.min(low, least[2]), math.max(high, most[2]) end
 end
+low, high = math.max(low, 0), math.min(high, 1e15) -- beyond it halving ends nowhere; another client may write that
 local function score(steps) return string.format('%.0f', newest and high - steps or low + steps) end
 -- How many come no later than that many ms after the first.
 local function by(steps)
