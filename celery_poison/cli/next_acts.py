@@ -11,6 +11,7 @@ from celery_poison.states import State
 
 _GIVE_UP = ("fail {id}", "give it up: its caller gets a failure")
 _DISCARD = ("discard {id}", "give it up, and report nothing")
+_LARGER = ("release --to QUEUE {id}", "as it is, to workers with more memory")
 _CHANGE = ("edit --set NAME=VALUE {id}", "the same with other arguments")
 _READ = ("show --raw {id}", "its body, byte for byte")
 
@@ -97,8 +98,11 @@ def _of_kept(cause: str) -> list[tuple[str, str]]:
             _CHANGE,
             ("discard {id}", "give it up: its caller knows since it failed"),
         ]
+    memory = [_LARGER] if cause in (causes.OOM, causes.MEMORY_ERROR) else []
     return [
         ("release {id}", "once repaired: back to its queue, where it runs alone"),
+        *memory,
+        ("repro {id}", "a test that fails until it is repaired"),
         _CHANGE,
         _GIVE_UP,
         ("block --like {id}", "stop others like it when they arrive"),

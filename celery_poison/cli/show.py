@@ -81,11 +81,15 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
             f"It expired at {clean(str(stored.headers[EXPIRES]))}; a release leaves that out.", "", 0
         )
     acts = acts_on(record, observe_only=detail.observe_only)
+    usual = decision(record) if record.state == State.NDLV and not record.sent_at else ""
+    if usual:
+        console.echo("")
+        print_wrapped(f"Usually: {usual}.", "", 0)
     _section(console, "next", acts)
     _section(console, "record", [(name, value) for name, value in _facts(detail) if value not in ("", "-")])
     for title, rows in sentences.failure_rows(detail.failure):
         _section(console, title, [(name, near_paths(text)) for name, text in rows])
-    _section(console, "stack", [("at", near_paths(frame)) for frame in record.evidence.stack])
+    _section(console, "stack", [("at", near_paths(frame)) for frame in _folded(record.evidence.stack)])
     _history(console, detail.history)
     if stored is not None:
         _message(console, app, detail, stored)
@@ -93,9 +97,17 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
         console.echo("\nThe message itself is gone for good: it was purged.")
     elif record.state != State.DLVD:
         console.echo("\nThe message itself is with the broker: only quarantine keeps headers and body.")
-    usual = decision(record) if record.state == State.NDLV and not record.sent_at else ""
-    if usual or acts:
-        say(f"usually: {usual}" if usual else f"next: {acts[0][0]}", err=True)
+    if acts:
+        say(f"next: {acts[0][0]}", err=True)
+
+
+def _folded(stack: Sequence[str]) -> list[str]:
+    """Return the calls down to the outermost of the user's own; the rest is Celery's, and its worker's."""
+    own = max((number for number, frame in enumerate(stack, 1) if causes.is_users(frame)), default=0)
+    below = len(stack) - own
+    if not own or not below:
+        return [*stack]
+    return [*stack[:own], f"{count_of(below, 'call')} of Celery and its worker below: see --json"]
 
 
 def _waits(app: Celery, record: MessageRecord, stored: StoredMessage | None) -> str:

@@ -493,7 +493,21 @@ def test_NEW_5_what_is_no_task_is_not_offered_a_release(
     mid = keeper.keep(keeper.receive(), "not_a_task", crashes=0)
     result = console.run("show", mid)
     assert "poison release" not in result.output and "poison discard" in result.output
-    assert result.output.splitlines()[-1] == "usually: find its sender, then discard"
+    assert "Usually: find its sender, then discard." in result.stdout.splitlines()
+
+
+def test_show_says_what_is_usual_and_what_to_type_for_the_cause_and_folds_the_calls_of_the_worker(
+    console: Console, keeper: Keeper
+) -> None:
+    stack = ["grow (/srv/shop.py:42)", *(f"run (/venv/site-packages/celery/{n}.py:{n})" for n in range(9))]
+    mid = keeper.send_and_keep("fleet.healthy", 1, cause="oom")
+    evidence = json.dumps({"stack": stack})
+    keeper.ledger.client.hset(keeper.ledger.keys.message(mid), "evidence", evidence)
+    shown = console.out("show", mid)
+    next, _, rest = shown.partition("record")
+    assert "Usually: give it more memory or a smaller input, then release." in next
+    assert "poison release --to QUEUE" in next and "poison repro" in next
+    assert "grow (" in rest and "9 calls of Celery and its worker below" in rest and "celery/8.py" not in rest
 
 
 def test_what_was_blocked_is_shown_with_the_rules_and_not_with_another_block(
