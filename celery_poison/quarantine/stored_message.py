@@ -157,15 +157,30 @@ def unpack(packed: bytes) -> StoredMessage:
     return stored_message({**{name: known[name].encode() for name in _PACKED}, "body": body})
 
 
+class RecordBroken(PoisonError):
+    """What Redis holds of a message is not what was put there."""
+
+
 def stored_message(raw: Mapping[str, bytes]) -> StoredMessage:
-    """Return the original message from a ``message`` hash."""
+    """Return the original message from a ``message`` hash.
+
+    Raises:
+        RecordBroken: another user of Redis has written there.
+    """
     return StoredMessage(
-        body=raw["body"],
-        content_type=decoded(raw["content_type"]),
-        content_encoding=decoded(raw["content_encoding"]),
-        headers=read_json(raw["headers"]),
-        properties=read_json(raw["properties"]),
+        body=raw.get("body", b""),
+        content_type=decoded(raw.get("content_type", b"")),
+        content_encoding=decoded(raw.get("content_encoding", b"")),
+        headers=_mapping(raw, "headers"),
+        properties=_mapping(raw, "properties"),
     )
+
+
+def _mapping(raw: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(value := read_json(raw.get(name, b"")), dict):
+            return value
+    raise RecordBroken(f"its {name} are not readable in Redis: another client has written there; discard it")
 
 
 class PublishRefused(PoisonError):
@@ -178,7 +193,7 @@ def sent_to(stored: StoredMessage, queue: str) -> StoredMessage:
     On Redis a message carries its own address, by which it is put back and retried; RabbitMQ writes that.
     """
     address = stored.properties.get("delivery_info")
-    if address is None:
+    if not isinstance(address, dict):
         return stored
     address = {**address, "exchange": "", "routing_key": queue}
     return replace(stored, properties={**stored.properties, "delivery_info": address})
