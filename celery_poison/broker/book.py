@@ -173,16 +173,21 @@ class Book:
         self._attempt(self._tell_acks)
         self._attempt(self._tell_returns)
 
-    def leave(self, channel: Any) -> None:
-        """Put back what ``channel``, which closes, has received and no process has begun."""
-        in_use = self._in_use()
+    def leave(self, channel: Any, stays: set[str] | None = None) -> None:
+        """Put back what ``channel`` has received and no process has begun.
+
+        Args:
+            stays: tags of what is not put back, of a channel whose event loop stands; None: it closes.
+        """
+        in_use = self._in_use() if stays is None else stays
         with self._lock:
-            for tag in [tag for tag, holder in self._holders.items() if holder is channel]:
-                if tag in in_use:
-                    self._holders[tag] = None
-                else:
-                    del self._holders[tag]
-                    self._returns[tag] = False
+            mine = [tag for tag, holder in self._holders.items() if holder is channel]
+            goes = [tag for tag in mine if tag not in in_use]
+            for tag in goes:
+                del self._holders[tag]
+                self._returns[tag] = False
+            if stays is None:
+                self._holders.update(dict.fromkeys(set(mine).difference(goes)))
             self._recheck_until = time.monotonic() + RECHECK_FOR
             self._arriving.add(channel.boot_id)
         self._attempt(self._tell_returns)

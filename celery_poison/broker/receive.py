@@ -92,6 +92,9 @@ class RedisMessage(virtual.Message, Sealed):
             super().__init__(wrapped(arrival.item if arrival else payload, tag), channel=channel)
             self.errors = [(type(error), error, error.__traceback__)]
 
+    #: It was given to the pool, or is about to be.
+    is_handed = False
+
     @property
     def is_mine(self) -> bool:
         return bool(self.channel.book.holds(self.delivery_tag))
@@ -183,6 +186,7 @@ class OwnedChannel(_Base):
     Attributes:
         heard_at: when a poll was answered last, by a message or by nothing, by the monotonic clock; 0
             before the first.
+        at_hand: tag of what is being delivered at this moment; empty: nothing.
     """
 
     boot_id: str
@@ -198,6 +202,7 @@ class OwnedChannel(_Base):
     _fanout_queues: dict[str, Any]
     _tag_to_queue: dict[str, str]
     heard_at = 0.0
+    at_hand = ""
     arriving_from: str | None = None
     _fetches = False
     _receives = False
@@ -348,14 +353,19 @@ class OwnedChannel(_Base):
         try:
             queue, item = self._fetched()
             self._queue_cycle.rotate(queue)
-            transport.arrival = Arrival(self._tag_in_flight, item, self)
-            self._tag_in_flight, payload = "", None
+            tag, self._tag_in_flight, payload = self._tag_in_flight, "", None
+            self.at_hand = tag
+            if not self.book.holds(tag):  # it was given back while the event loop stood
+                self.book.put_back(tag)
+                raise Empty
+            transport.arrival = Arrival(tag, item, self)
             with suppress(Exception):  # its receiver says what is wrong with it
                 payload = loads(item)
             transport._deliver(payload, queue)
             return True
         finally:
             self._in_poll = transport.arrival = None
+            self.at_hand = ""
             if flush := getattr(super(), "_flush_brpop_reauth", None):  # kombu 5.7: streaming credentials
                 flush()
 

@@ -19,9 +19,17 @@ class Renewal:
         books: of this process.
         interval: seconds between two rounds at most. A quarter of the visibility timeout, if less.
         complain: takes an error; the next round tries again.
+        look: called first in each round: what is given back need not be renewed.
     """
 
-    def __init__(self, books: Books, interval: float, complain: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        books: Books,
+        interval: float,
+        complain: Callable[[Exception], None],
+        look: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._look = look
         self._books = books
         self._interval = interval
         self._complain = complain
@@ -61,11 +69,11 @@ class Renewal:
 
     def round(self) -> None:
         """Renew everything that is held at this moment, and tell Redis what it has not heard."""
-        for book in self._books.all():
-            for step in (book.flush, book.renew):
-                try:
-                    step()
-                except AWAY:
-                    continue  # it has a log line of its own; the next round tries again
-                except Exception as error:
-                    self._complain(error)
+        steps = [self._look, *(step for book in self._books.all() for step in (book.flush, book.renew))]
+        for step in steps:
+            try:
+                step()
+            except AWAY:
+                continue  # it has a log line of its own; the next round tries again
+            except Exception as error:
+                self._complain(error)

@@ -334,7 +334,7 @@ class Admission:
                 return
             args = (delivery.message, delivery.mid, delivery.start, causes.BLOCKED, reason)
             self.background.do(partial(self.quarantine_writer.would_quarantine, *args), lambda: False)
-        self.loop.call_in_loop(partial(self.let_in, delivery))
+        self.loop.call_in_loop(partial(self.inflight.hand_over, self.let_in, delivery))
 
     def _rule_under_mark(self, delivery: Delivery) -> str:
         """Ask the user's function about the message, under an open admit mark: dying in it is a crash."""

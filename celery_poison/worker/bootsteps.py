@@ -194,6 +194,7 @@ class GuardStep(bootsteps.ConsumerStep):
         self._worker = ours
         ours.loop.clock.follow(consumer)
         ours.unprocessable.stand_before_pool(consumer)
+        ours.standstill.stand_before_pool(consumer)
         self._dispatcher = consumer.on_task_request = ours.dispatcher(consumer)
         ours.unprocessable.hook_into(consumer)
         ours.leaving.follow(consumer)

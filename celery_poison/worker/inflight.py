@@ -53,7 +53,10 @@ class InFlight:
 
     Attributes:
         undecided: requests that have ended, and whose message is kept until its fate is on record.
+        at_hand: delivery tag of what is being unpacked and handed over at this moment; empty: nothing.
     """
+
+    at_hand = ""
 
     def __init__(self) -> None:
         self.undecided: set[Any] = set()
@@ -77,6 +80,14 @@ class InFlight:
         if len(self._met) > MET:
             self._met, self._met_before = set(), self._met
         return False
+
+    def hand_over(self, let_in: Callable[[Any], object], delivery: Any) -> None:
+        """Let a delivery in (on the event loop)."""
+        self.at_hand = str(delivery.message.delivery_tag)
+        try:
+            let_in(delivery)
+        finally:
+            self.at_hand = ""
 
     def let_in(self, token: str) -> None:
         """A delivery of the present connection was admitted."""
@@ -122,14 +133,18 @@ class InFlight:
         if len(self._ended) > MEMORY:
             self._ended.popitem(last=False)
 
+    def forget_let_in(self) -> set[str]:
+        """Return the tokens of what was let in and not sent to the pool yet: it is dropped."""
+        void, self._let_in = self._let_in, set()
+        return void
+
     def connection_lost(self, active: Container[Any]) -> set[str]:
         """Forget what had not begun: it is dropped, and the broker delivers it again.
 
         Returns the tokens of what was let in and not sent to the pool yet.
         """
-        void, self._let_in = self._let_in, set()
         self._in_pool = {token: request for token, request in self._in_pool.items() if request in active}
-        return void
+        return self.forget_let_in()
 
     def is_known(self, start: Start) -> bool:
         """Whether a start is on its way here, runs, or has an end that is being put on record."""

@@ -32,8 +32,8 @@ class Rejoin:
     """Lets one worker live on under a new name, and clears up behind each of its broker connections.
 
     Attributes:
-        is_fenced: it was taken for dead, and has no new broker connection yet. Never one that only observes:
-            no worker puts back what it holds, and a new name is all it needs.
+        is_fenced: it was taken for dead, or its event loop stood, and has no new broker connection yet.
+            Never one that only observes: nobody puts back what it holds, and a new name is all it needs.
     """
 
     site: Site
@@ -94,6 +94,11 @@ class Rejoin:
         """It is gone, and the worker stays: nothing is forgotten until there is another."""
         self.resync.broker_is_away = True
         self.disconnected()
+
+    def begin_nothing(self) -> None:
+        """What came by this connection and has not begun goes back while the event loop stands."""
+        self.is_fenced = True
+        self.site.loop.epoch += 1
 
     def channel_closes(self, channel: Any) -> None:
         """A channel closes, and what it holds goes back: from now on nothing of that may begin."""

@@ -261,10 +261,11 @@ class SentRequest(Request):
         self._stop_if_blocked()
         self.epoch = self.needs.loop.epoch
         self._cells = pool if pool is self.needs.cells else None
-        if self.needs.rejoin.is_fenced:
+        self.needs.inflight.went_to_pool(ticket.token, self)
+        if self.needs.rejoin.is_fenced:  # asked last: who puts it back looks first at what went to the pool
+            self.needs.inflight.went_nowhere(ticket.token)
             return state.task_ready(self)  # it waited for a place in the pool while it was put back
         self._enter(Stage.RUNNING)
-        self.needs.inflight.went_to_pool(ticket.token, self)
         task, (hard, soft) = self._task, self.time_limits
         result = pool.apply_async(
             run_fast if self._app.use_fast_trace_task else run_plain,

@@ -51,6 +51,7 @@ from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds, release_requests
 from celery_poison.worker.serving import Serving, release, serve
 from celery_poison.worker.site import Site
+from celery_poison.worker.standstill import Standstill
 from celery_poison.worker.threads import Background, EventLoop, Retry
 from celery_poison.worker.unprocessable import Unprocessable
 
@@ -193,6 +194,7 @@ class Worker:
         )
         self.leaving = Leaving(self._inflight, self._books, self.complain)
         self.rejoin = Rejoin(site=self._site, lease=self._lease, inflight=self._inflight, resync=self._resync)
+        self.standstill = Standstill(self._site, self._pool, self._inflight, self.rejoin)
         self._owners = Owners(self._ledger)
 
     def _is_unblocked(self, request: Any) -> bool:
@@ -278,7 +280,8 @@ class Worker:
         self._renewal: Renewal | None = None
         self._connection: Any = None
         if not settings.observe_only:  # else Celery's own transport
-            self._renewal = Renewal(self._books, settings.heartbeat_interval, self.complain)
+            look = self.standstill.look
+            self._renewal = Renewal(self._books, settings.heartbeat_interval, self.complain, look)
             me = self._me  # and not this worker: publishing connections of the app's may outlive it
             self._connection = self._app.amqp.Connection = guarded_connection(
                 lambda: me.boot_id, self._owners.is_alive, self._books

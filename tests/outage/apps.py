@@ -44,3 +44,10 @@ def hang(state: Any, seconds: float) -> None:
     """Keep the event loop from going round, as the reply to a command does whose broker has gone."""
     marks(os.environ["MARKS_URL"]).leave("loop", "", "hangs")
     time.sleep(seconds)
+
+
+@control_command()
+def stand(state: Any) -> None:
+    """Keep the event loop from going round until the gate is open."""
+    marks(os.environ["MARKS_URL"]).leave("loop", "", "stands")
+    marks(os.environ["MARKS_URL"]).wait_at_gate()

@@ -1,0 +1,134 @@
+"""A worker whose event loop stands gives back what has not begun, and begins afresh when it turns (NEW-25).
+
+Nobody else would: what a living worker holds is left alone, however long that takes. What was handed to the
+pool stays: it runs, or has run, or only the event loop could tell.
+
+Nothing runs twice. The event loop notes what it hands over, and then looks whether it still may. The thread
+that gives back says first that it may not, and then looks at those notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery import Task
+from celery.utils.log import get_logger
+from celery.worker import state
+
+from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.worker.inflight import InFlight, unchanged
+from celery_poison.worker.rejoin import Rejoin, take_back_claims
+from celery_poison.worker.site import Site
+from celery_poison.worker.threads import start_real_thread
+
+logger = get_logger("celery_poison")
+
+#: Pools whose slots the event loop waits for, or that run tasks on it: it stands by right meanwhile.
+WAITS = ("solo", "gevent", "eventlet")
+
+
+class Standstill:
+    """Looks at the event loop of one worker, from a thread beside it."""
+
+    def __init__(self, site: Site, pool: PoolFacts, inflight: InFlight, rejoin: Rejoin) -> None:
+        self._site, self._inflight, self._rejoin = site, inflight, rejoin
+        self._waits = pool.name in WAITS
+        self._handed: Any = None
+        self._was_seen = False
+
+    # --- on the event loop ---------------------------------------------------------------------
+
+    def stand_before_pool(self, consumer: Any) -> None:
+        """Note each request that is given to the pool, and give it none that has gone back."""
+        if self._site.settings.observe_only:
+            return
+        controller = consumer.controller
+        send: Callable[[Any], Any] = controller._process_task
+
+        def hand_over(request: Any) -> Any:
+            self._handed = request
+            request.message.is_handed = True
+            if self._rejoin.is_fenced:
+                self._handed = None
+                return state.task_ready(request)  # the places are counted anew with the next connection
+            try:
+                return send(request)
+            finally:
+                self._handed = None
+
+        controller._process_task = hand_over
+        if consumer.on_task_request == send:  # nobody waits there for a place in the pool
+            consumer.on_task_request = hand_over
+
+    # --- in a thread beside it -----------------------------------------------------------------
+
+    def look(self) -> None:
+        """Give back what has not begun, once the loop stands for longer than ``poison_stuck_after``.
+
+        At the second look that sees it: a process that was stopped itself has looked too early.
+        """
+        if not self._stands():
+            self._was_seen = False
+        elif not self._was_seen:
+            self._was_seen = True
+        elif not self._rejoin.is_fenced:  # else all goes back already
+            self._give_back()
+
+    def _stands(self) -> bool:
+        stood = self._site.loop.clock.turned_ago() or 0.0
+        return stood > self._site.settings.stuck_after and not (self._waits and self._handed is not None)
+
+    def _give_back(self) -> None:
+        loop = self._site.loop
+        self._rejoin.begin_nothing()
+        self._site.background.do(self._take_back_claims)
+        goes = self._takes_back()
+        channel = loop.consumer.task_consumer.channel
+        if (book := getattr(channel, "book", None)) is not None:  # else RabbitMQ misses its heartbeats
+            book.leave(channel, self._stays(channel, goes))
+        loop.call_in_loop(partial(loop.start_afresh, "its event loop stood"))
+        # In a thread of its own: what holds the loop may be the lock of a log's handler.
+        start_real_thread(partial(_log, self._site.settings.stuck_after), "poison-log")
+
+    def _takes_back(self) -> set[str]:
+        """Take back what waits for a thread of the pool; return its tags."""
+        back = [each for each in self._inflight.in_pool() if each._future and each._future.cancel()]
+        for each in back:
+            self._site.loop.call_in_loop(each.left_queue_of_pool)
+        return {_tag(each) for each in back}
+
+    def _stays(self, channel: Any, goes: set[str]) -> set[str]:
+        """Return the tags of what has been handed to the pool, or is at hand where the loop stands.
+
+        The latter may be why it stands: another worker would stand as well.
+        """
+        stays = {_tag(each) for each in self._inflight.in_pool()}
+        for tag, message in unchanged(lambda: list(channel.qos._delivered.items())):
+            # Of a broadcast others have their own. Batches give what they gathered to the pool themselves.
+            if message.is_handed or not message.registered or self._has_own_strategy(message):
+                stays.add(tag)
+        return (stays - goes) | self._inflight.tags_in_use() | {channel.at_hand, self._inflight.at_hand}
+
+    def _has_own_strategy(self, message: Any) -> bool:
+        name = message.headers.get("task")
+        task = self._site.app.tasks.get(name) if isinstance(name, str) else None
+        return task is not None and task.Strategy != Task.Strategy
+
+    def _take_back_claims(self) -> None:
+        """In the background, behind who claims: their copies would wait for as long as this worker lives."""
+        if void := self._inflight.forget_let_in():
+            take_back_claims(self._site.ledger, void)
+
+
+def _tag(request: Any) -> str:
+    return str(request.message.delivery_tag)
+
+
+def _log(patience: float) -> None:
+    logger.error(
+        "celery_poison: the event loop has stood for longer than poison_stuck_after=%s s: messages that have"
+        " not begun go back, and run on other workers",
+        patience,
+    )

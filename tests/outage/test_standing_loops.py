@@ -1,0 +1,66 @@
+"""What a worker holds whose event loop stands runs elsewhere meanwhile, and once (NEW-25)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests import sampled
+from tests.outage.conftest import Site
+
+#: Seconds for which a loop may stand here.
+STUCK_AFTER = 1.5
+#: What waits in the worker whose loop stands, for a slot or for its time.
+WAITING, LATER = [1, 2, 3], [4, 5, 6]
+
+
+CASES = sampled(
+    [("redis", "prefork", True)],
+    [
+        ("redis", "prefork", False),
+        ("redis", "threads", True),
+        ("redis", "solo", True),
+        ("rabbitmq", "prefork", False),
+        ("rabbitmq", "threads", True),
+    ],
+)
+
+
+@pytest.mark.parametrize(("broker_url", "pool", "looked_up"), CASES, indirect=["broker_url"])
+def test_NEW_25_what_waits_for_an_event_loop_that_stands_runs_on_another_worker_and_nothing_runs_twice(
+    new_site: Callable[..., Site], broker_url: str, pool: str, looked_up: bool
+) -> None:
+    limit = 100_000 if looked_up else None  # who has one has each message claimed before it begins
+    site = new_site(
+        broker_url,
+        broker_heartbeat=2,  # RabbitMQ closes a connection that missed two of them
+        poison_stuck_after=STUCK_AFTER,
+        poison_max_payload_bytes=limit,
+        worker_prefetch_multiplier=5,
+    )
+    waits_on_loop = pool == "solo"  # for a slot: it stands by right, and hears no command
+    running, waiting = ([], []) if waits_on_loop else ([11, 12], WAITING)
+    with site.worker("w1", pool) as w1:
+        w1.wait_ready()
+        long = [site.send("where", n, 4 * STUCK_AFTER) for n in running]
+        site.await_that(lambda: set(running) <= site.starts().keys(), "its slots are taken")
+        sent = [site.send("where", n, 0) for n in waiting]
+        # Of other pools, a thread beside the loop begins them.
+        countdown = STUCK_AFTER if pool == "prefork" else 8 * STUCK_AFTER
+        sent += [site.send("where", n, 0, countdown=countdown) for n in LATER]
+        site.await_that(lambda: w1.log_text().count("received") == len(long + sent), "it holds them all")
+        site.app.control.broadcast("stand", destination=["w1@test"], reply=False)
+        site.await_that(lambda: site.marks.count("loop", "stands"), "its loop stands")
+        with site.worker("w2") as w2:
+            assert {site.result_of(each) for each in sent} == {"w2@test"}
+            site.await_that(lambda: site.ends().keys() >= set(running), "what ran there has ended")
+            assert w1.log_text().count("the event loop has stood for longer than") == 1
+            site.marks.open_gate()
+            site.await_that(lambda: "begins afresh: its event loop stood" in w1.log_text(), "it turns")
+            assert {site.result_of(each) for each in long} <= {"w1@test"}
+            site.await_that(site.is_over, "all is on record")
+            w2.stop()
+        assert site.result_of(site.send("where", 20, 0)) == "w1@test", "it works again"
+        assert site.ran_once() and len(site.starts()) == len(running + waiting + LATER) + 1
+    assert site.nobody_is_blamed()
