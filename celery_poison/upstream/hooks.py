@@ -146,7 +146,7 @@ HOOKS: Mapping[Part, _Table] = {
     },
     Part.PORTRAIT: {  # worker/portrait.py
         "billiard.pool:Pool": "_pool _processes",
-        "celery.concurrency.asynpool:AsynPool": "_waiting_to_start",
+        "celery.concurrency.asynpool:AsynPool": "_all_inqueues",
         "celery.concurrency.prefork:TaskPool": "_pool",
         "celery.worker.state": "all_total_count",
     },

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from celery.worker import state
@@ -24,6 +25,8 @@ from celery_poison.worker.rejoin import Rejoin
 
 #: Seconds between two looks at the pool while a message waits for it to become empty.
 LOOK_AGAIN = 0.02
+#: Seconds after which a pool looks for dead processes by itself, and so the longest pause between two requests to.
+MAINTAIN = 5.0
 
 
 @dataclass(eq=False, repr=False)
@@ -46,6 +49,8 @@ class Dispatcher:
     _alone: Any = field(default=None, init=False)
     _is_in_pool = False
     _looking = False
+    #: When the pool is asked for dead processes next, and the pause after that.
+    _maintain_at, _maintain_pause = 0.0, LOOK_AGAIN
     #: Number of the broker connection.
     _connection = 0
 
@@ -97,9 +102,18 @@ class Dispatcher:
         if connection != self._connection:
             return
         self._looking = False
-        # It notices by itself that a process died, but only every five seconds in the worst case.
-        self.consumer.pool.maintain_pool()
+        self._maintain()
         self.look()
+
+    def _maintain(self) -> None:
+        """Have the pool look for dead processes; by itself it does so every five seconds in the worst case.
+
+        The pauses grow: where each new process dies at once, there would be a storm of forks.
+        """
+        if (now := monotonic()) >= self._maintain_at:
+            self._maintain_at = now + self._maintain_pause
+            self._maintain_pause = min(2 * self._maintain_pause, MAINTAIN)
+            self.consumer.pool.maintain_pool()
 
     def _let_through(self) -> bool:
         """Return whether the first who waits can only run alone, and something runs."""
@@ -113,6 +127,7 @@ class Dispatcher:
                 self.cells.admit(self._waiting.popleft())
             elif self._nothing_runs():
                 self._alone = self._waiting.popleft()
+                self._maintain_at, self._maintain_pause = 0.0, LOOK_AGAIN
                 if self.cells.takes(request):
                     self.cells.admit(request, first=True)
                     self.cells.make_wait(False)

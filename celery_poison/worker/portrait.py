@@ -50,8 +50,9 @@ class Children:
         if not self._has_any or not hooks.fits(hooks.Part.PORTRAIT):
             return 0, 0, 0.0
         expected = getattr(inner, "_processes", 0)
-        coming = unchanged(lambda: len(set(getattr(inner, "_waiting_to_start", ()))))
-        up = max(0, len(getattr(inner, "_pool", ())) - coming)
+        # That one is forked says little: in a storm of forks there is nearly always one.
+        ready = getattr(inner, "_all_inqueues", None)
+        up = len(getattr(inner, "_pool", ()) if ready is None else ready)
         now, begun = monotonic(), all_total_count[0]
         if up or begun != self._begun:  # one that serves a single task is hardly ever seen
             self._begun, self._up_at = begun, now

@@ -159,10 +159,10 @@ def test_pool_processes_are_missed_only_beyond_the_time_that_celery_gives_them(
     monkeypatch.setattr("celery_poison.worker.portrait.all_total_count", begun)
     app = SimpleNamespace(conf=SimpleNamespace(worker_proc_alive_timeout=4.0))
     facts: Any = SimpleNamespace(contained=False)
-    inner = SimpleNamespace(_processes=2, _pool=["a", "b"], _waiting_to_start={"a"})
+    inner = SimpleNamespace(_processes=2, _pool=["a", "b"], _all_inqueues={7})
     children, pool = Children(app, facts), SimpleNamespace(_pool=inner)
     assert children.look(pool) == (1, 2, 0.0)
-    inner._waiting_to_start = {"a", "b"}
+    inner._all_inqueues = set()
     now[0] += 10
     assert children.look(pool) == (0, 2, 6.0)
     begun[0] += 1
