@@ -231,8 +231,9 @@ class Cells:
         self._take_credit(trial)
         self.look()
 
-    def again(self, trial: Trial, why: str = "a forked process ends before it begins a task") -> None:
+    def again(self, trial: Trial, why: str = "") -> None:
         """Try once more what ended through no fault of its own: alone, or in a second."""
+        why = why or trial.why_short
         self._leave(trial)
         if trial.is_pressed or not trial.was_short:
             self.waiting.appendleft(trial)

@@ -27,8 +27,10 @@ from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 logger = get_logger("celery_poison")
 
 NEVER = float("inf")
-#: Seconds in which a forked process must be ready to run a task.
+#: Seconds in which a nursery must have forked a cell: it may have an app to load first.
 SETTING_UP = 120.0
+#: Seconds in which a cell must be ready to run a task, unless Celery gives those of the pool more.
+READY = 10.0
 #: Seconds in which a cell must have ended that was killed, has given its result, or says nothing more.
 ENDING = 5.0
 #: Seconds in which a cell whose time is over can say where it hangs.
@@ -48,6 +50,7 @@ class PoolFacts:
         name: of Celery's module that has it, or the pool that it is derived from.
         contained: whether tasks share the main process.
         soft, hard: time limits of the worker itself, in seconds.
+        ready: seconds in which a process of it must be ready (``worker_proc_alive_timeout``).
     """
 
     name: str
@@ -55,6 +58,7 @@ class PoolFacts:
     contained: bool
     soft: float | None
     hard: float | None
+    ready: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -178,6 +182,18 @@ class Trial:
         """Raise its soft time limit in it."""
         _send(os.kill, self.pid, signal.SIGUSR1)
 
+    @property
+    def ready(self) -> float:
+        """Seconds in which its cell must be ready to run a task."""
+        return max(READY, self._host.pool.ready)
+
+    @property
+    def why_short(self) -> str:
+        """Say why its cell has not begun with it."""
+        if self.is_killed and self.pid:
+            return f"a forked process is not ready for a task after {self.ready:g} s: see worker_process_init"
+        return "a forked process ends before it begins a task"
+
     def kill(self) -> None:
         """Kill the cell, with the processes that it has started; the watcher reports its end."""
         self.is_killed, self._abandon_at = True, time.monotonic() + ENDING
@@ -205,6 +221,8 @@ class Trial:
     def _hear_watcher(self, facts: dict[str, Any]) -> None:
         if "pid" in facts:
             self.pid, self._watcher = facts["pid"], facts["watcher"]
+            if not self.begun:  # what its cell says may be heard first
+                self._kill_at = min(self._kill_at, time.monotonic() + self.ready)
             return
         if self.is_killed and facts:
             facts["why"] = ""  # whatever the kernel did meanwhile

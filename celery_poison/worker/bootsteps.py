@@ -159,6 +159,7 @@ def _facts_of(worker: Any) -> PoolFacts:
         contained=name != "prefork",
         soft=worker.soft_time_limit,
         hard=worker.time_limit,
+        ready=float(worker.app.conf.worker_proc_alive_timeout or 0),
     )
 
 

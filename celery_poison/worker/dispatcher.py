@@ -25,7 +25,7 @@ from celery_poison.worker.rejoin import Rejoin
 
 #: Seconds between two looks at the pool while a message waits for it to become empty.
 LOOK_AGAIN = 0.02
-#: Seconds after which a pool looks for dead processes by itself, and so the longest pause between two requests to.
+#: Seconds after which a pool looks for dead processes by itself: no pause between two requests to is longer.
 MAINTAIN = 5.0
 
 

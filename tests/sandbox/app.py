@@ -8,6 +8,7 @@ from celery_poison.sandbox import pool, trial
 from tests.sandbox.apps import build
 
 trial.SETTING_UP = float(os.environ.get("SETTING_UP", trial.SETTING_UP))
+trial.READY = float(os.environ.get("READY", trial.READY))
 pool.LIVED = float(os.environ.get("LIVED", pool.LIVED))
 
 app = build(os.environ, current=True)

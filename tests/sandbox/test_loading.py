@@ -222,3 +222,18 @@ def test_a_nursery_that_hangs_is_killed_and_its_suspects_run_in_the_emptied_pool
         assert all(not suspect.get(timeout=PATIENCE)["in_cell"] for suspect in suspects)
         assert worker.log_text().count("no cell in 2 s: it is killed") == 1
         court.await_acquittal()
+
+
+def test_NEW_25_suspects_whose_cells_hang_in_their_init_run_in_the_emptied_pool_after_seconds(
+    court: Court, tmp_path: Path
+) -> None:
+    court.settings["worker_proc_alive_timeout"] = 1.5
+    env = {"READY": "1", "BAD_INIT": str(bad := tmp_path / "bad")}
+    with court.worker(env=env, args=["-I", "tests.failover.wedged"]) as worker:
+        worker.wait_ready()
+        assert court.app.tasks["trial.tells"].delay(9).get(timeout=PATIENCE), "a process of the pool is up"
+        bad.touch()
+        suspects = [court.suspect("trial.tells", n) for n in range(2)]
+        assert all(not suspect.get(timeout=PATIENCE)["in_cell"] for suspect in suspects)
+        assert "not ready for a task after 1.5 s: see worker_process_init; tasks go on" in worker.log_text()
+        court.await_acquittal()
