@@ -60,6 +60,11 @@ class PoolFacts:
     hard: float | None
     ready: float = 0.0
 
+    @property
+    def ends_hangs(self) -> bool:
+        """Whether it ends a task at its hard time limit; Celery's other pools ignore that."""
+        return self.name not in ("solo", "thread", "eventlet")
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Host:

@@ -23,6 +23,7 @@ from celery_poison.model import MessageRecord
 from celery_poison.plugin import BUILT_IN, plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.owner import without_secrets
+from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.upstream.requests import acks_end
 from celery_poison.worker.threads import EventLoop
 
@@ -59,7 +60,7 @@ _EVENTS = {
 }
 
 
-def greet(app: Celery) -> None:
+def greet(app: Celery, pool: PoolFacts) -> None:
     """Say in one line what is guarded from now on, and where the ledger is."""
     plugin = plugin_of(app)
     guarded, observed, others = plugin.guarded, plugin.observed, plugin.unguarded
@@ -76,7 +77,14 @@ def greet(app: Celery) -> None:
         plugin.settings.namespace,
     )
 
-    if silent := _silent(app, plugin.policies):
+    limited = _limited(app, plugin.policies, pool)
+    if limited and not pool.ends_hangs:
+        logger.warning(
+            "celery_poison: a hang of %s is never ended, and keeps its slot until a restart: the pool %s"
+            " ignores hard time limits; cure: time-outs in the task, or the pool prefork",
+            *(some_of(task.name for task in limited), "threads" if pool.name == "thread" else pool.name),
+        )
+    elif silent := [task.name for task in limited if _is_silent(task, *plugin.policies[task.name])]:
         logger.warning(
             "celery_poison: a hang of %s leaves no trace in quarantine: its hard time limit acknowledges the"
             " message (acks_on_timeout, by Celery's default); guarded(acks_on_timeout=False) puts it back",
@@ -84,17 +92,15 @@ def greet(app: Celery) -> None:
         )
 
 
-def _silent(app: Celery, policies: Mapping[str, tuple[Policy, bool]]) -> list[str]:
-    """Return the guarded tasks whose messages are acknowledged when their hard time limit ends them."""
-    keep = ((name, diverts and policy.rerun) for name, (policy, diverts) in policies.items())
-    tasks = [app.tasks[name] for name, is_silent in keep if is_silent and name in app.tasks]
-    return [
-        task.name
-        for task in tasks
-        if not task.name.startswith(BUILT_IN)
-        and (task.time_limit or app.conf.task_time_limit)
-        and acks_end(task, timed_out=True)
-    ]
+def _limited(app: Celery, policies: Mapping[str, tuple[Policy, bool]], pool: PoolFacts) -> list[Any]:
+    """Return the user's guarded tasks that have a hard time limit."""
+    users = (app.tasks[name] for name in policies if name in app.tasks and not name.startswith(BUILT_IN))
+    return [task for task in users if task.time_limit or app.conf.task_time_limit or pool.hard]
+
+
+def _is_silent(task: Any, policy: Policy, diverts: bool) -> bool:
+    """Whether a message of that task is acknowledged when its hard time limit ends it."""
+    return diverts and policy.rerun and acks_end(task, timed_out=True)
 
 
 def _log_quarantined(record: MessageRecord) -> None:

@@ -108,7 +108,7 @@ class Worker:
         except PoisonError:
             self.release()
             raise
-        greet(app)
+        greet(app, pool)
 
     def _open_ledger(self) -> None:
         settings, self._ledger = self._settings, self._plugin.open_ledger()

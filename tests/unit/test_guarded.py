@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_overloads
 
@@ -17,6 +18,7 @@ from celery_poison import PoisonTask, Quarantine, guarded, install
 from celery_poison.errors import ConfigurationError
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
+from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.upstream.acks import give_back_acks
 from celery_poison.upstream.requests import acks_end
 from celery_poison.worker.announce import greet
@@ -322,10 +324,11 @@ def test_a_hang_is_put_back_where_guarded_says_so_and_what_is_no_bool_is_refused
         guarded(acks_on_timeout="no")  # type: ignore[call-overload]
 
 
-def test_a_worker_warns_of_hangs_that_leave_no_trace_and_only_of_those(
-    app: Celery, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("name", ["prefork", "gevent", "thread", "solo", "eventlet"])
+def test_a_worker_warns_of_hangs_that_leave_no_trace_or_never_end_and_only_of_those(
+    app: Celery, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    for name, limit, options in (
+    for task_name, limit, options in (
         ("silent", 1, {}),
         ("told", 1, {"acks_on_timeout": False}),
         ("free", None, {}),
@@ -333,8 +336,16 @@ def test_a_worker_warns_of_hangs_that_leave_no_trace_and_only_of_those(
 
         def task() -> None: ...
 
-        guarded(**options)(app.task(task, shared=False, name=f"t.{name}", time_limit=limit))
+        guarded(**options)(app.task(task, shared=False, name=f"t.{task_name}", time_limit=limit))
     guarded(app.task(task, shared=False, name="celery_poison.told", time_limit=1))  # ours are no news
-    greet(app)
+    pool = PoolFacts(name, 2, contained=name != "prefork", soft=None, hard=None)
+    greet(app, pool)
     (warned,) = [line for line in caplog.messages if "a hang of" in line]
-    assert "a hang of t.silent leaves no trace" in warned and "guarded(acks_on_timeout=False)" in warned
+    if name in ("prefork", "gevent"):
+        assert "a hang of t.silent leaves no trace" in warned and "guarded(acks_on_timeout=False)" in warned
+    else:
+        assert "a hang of t.silent, t.told is never ended, and keeps its slot" in warned
+        assert f"the pool {name}" in warned and "acks_on_timeout" not in warned
+    caplog.clear()
+    greet(app, replace(pool, hard=3.0))
+    assert any("t.free" in line for line in caplog.messages), "the worker's own --time-limit"
