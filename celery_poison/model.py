@@ -46,11 +46,16 @@ class Guilt(StrEnum):
 
 
 class Phase(StrEnum):
-    """What the entry of a start says it was doing."""
+    """What the entry of a start says it was doing.
+
+    Attributes:
+        WENT_BACK: it has ended, and its message had gone back to the broker: a copy comes.
+    """
 
     CLAIMED = "C"
     ADMITTING = "A"
     RUNNING = "R"
+    WENT_BACK = "B"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from celery_poison.worker.receive import (
     Delivery,
     facts_of,
     home_of,
+    is_copy_of_ended,
     needs_care,
     note_delivery,
     settle_identity,
@@ -200,13 +201,16 @@ class Admission:
         delivery.has_run = bool(facts.cut_off)
         verdict = judge(facts, delivery.limits(trials=self.settings.has_trials))
         is_one = delivery.is_unique and (is_unique(delivery.mid) or not facts.has_ended)
-        if verdict.action is Action.DROP and not is_one:  # it may be its equal that has ended
+        uses_up = verdict.action is Action.DROP and not is_one and is_copy_of_ended(delivery, recorded)
+        if verdict.action is Action.DROP and not is_one and not uses_up:  # it may be its equal that has ended
             recorded = delivery.set_apart(recorded)
             facts = facts_of(delivery, recorded, False, Ended.NOT)
             verdict = judge(facts, delivery.limits(trials=self.settings.has_trials))
         if self.settings.observe_only:
             self._observe(delivery, recorded, verdict)
             return None
+        if uses_up and not self.ledger.messages.claim(delivery.mid, recorded.raw, None):
+            raise Retry(0.0)  # another one was the copy
         return self._carry_out(delivery, recorded, verdict)
 
     def _claim(self, claims: list[tuple[Delivery, Claim]]) -> dict[str, Exception]:

@@ -18,6 +18,10 @@ from celery_poison.policy import Policy
 from celery_poison.rules.failures import last_trouble
 from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.recorder import Recorder
+from celery_poison.worker.threads import Retry
+
+#: Seconds between two looks at an end.
+PAUSE = 0.25
 
 
 @dataclass(slots=True)
@@ -45,6 +49,7 @@ class Delivery:
             no message is made to wait for it (``poison_observe_only``).
         released: a person released this task id, and no rule stands against it.
         has_run: a run of this very message has begun before, and was cut off.
+        is_asked_twice: an end of it, or of its equal, was found, and is looked at again.
     """
 
     message: Any
@@ -67,6 +72,7 @@ class Delivery:
     paused: bool = False
     released: bool = False
     has_run: bool = False
+    is_asked_twice: bool = False
     overtaken: tuple[str, bytes] | None = None
 
     def limits(self, *, trials: bool = True) -> Limits:
@@ -160,6 +166,20 @@ def _cut_off(delivery: Delivery, recorded: MessageState, ended: Ended) -> str:
         return history.cut_off_by
     stands = start is not None and start.has_begun and start.token != delivery.start.token
     return causes.UNKNOWN if stands and ended is Ended.NOT else ""
+
+
+def is_copy_of_ended(delivery: Delivery, recorded: MessageState) -> bool:
+    """Whether a message that may be equal to the one that has ended is its copy: that one had gone back.
+
+    Of two equal ones either will do.
+    """
+    start = recorded.start
+    if not delivery.redelivered or start is None:
+        return False
+    if start.phase != Phase.WENT_BACK and not delivery.is_asked_twice:
+        delivery.is_asked_twice = True  # its own process tells its end before its worker does
+        raise Retry(PAUSE)
+    return start.phase == Phase.WENT_BACK
 
 
 def needs_care(message: Any, policy: Policy) -> bool:

@@ -162,18 +162,19 @@ class Resync:
     def keep(self, end: Acknowledged) -> None:
         """Have it on record that a start ended, for the copy of its message that comes."""
         self.deferred_cleanup.keep([end], FOR_A_COPY)
-        self._remind([end])
+        self._remind([end], Phase.WENT_BACK)
 
-    def _remind(self, ended: Iterable[Acknowledged]) -> None:
+    def _remind(self, ended: Iterable[Acknowledged], phase: Phase = Phase.RUNNING) -> None:
         if ends := list(ended):
-            self.site.background.do(partial(self._tell, ends))
+            self.site.background.do(partial(self._tell, ends, phase))
 
-    def _tell(self, ended: list[Acknowledged]) -> None:
+    def _tell(self, ended: list[Acknowledged], phase: Phase) -> None:
         # Redis may have been away until now: what has been forgotten meanwhile is not put on record again.
         on_record, starts = self.deferred_cleanup.tokens(), list[tuple[str, Start, Ended]]()
         for end in (end for end in ended if end.token in on_record):
             worker = f"{self.site.me.node}/{end.token.partition('.')[0]}"
-            starts.append((end.mid, Start.of(end.token, worker, end.id, end.task), Ended.DONE))
+            start = Start.of(end.token, worker, end.id, end.task, phase=phase)
+            starts.append((end.mid, start, Ended.DONE))
         for first in range(0, len(starts), BATCH):
             self.deferred_cleanup.missing += self.site.ledger.messages.resync(starts[first : first + BATCH])
 

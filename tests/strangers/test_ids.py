@@ -78,6 +78,28 @@ def test_an_id_is_used_again_after_its_first_message_ended_and_a_connection_was_
         ids.await_that(lambda: ids.ended() == {1: 3}, "each publish has run")
 
 
+@pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
+@pytest.mark.parametrize("held_back", [False, True], ids=["its copy waits", "its copy is parked"])
+def test_TP1_8_an_end_whose_message_went_back_has_one_copy_and_no_second_publish(
+    ids: Ids, held_back: bool, request: pytest.FixtureRequest
+) -> None:
+    """Its connection was lost while it ran: what comes back is no new message, though equal to the byte."""
+    call = ("fleet.work", (1, 0.0, True), {"task_id": "x"})
+    with ids.worker():
+        ids.publish_plainly(call)
+        ids.await_that(lambda: ids.begun() == {1: 1}, "runs")
+        _cut_broker_connections(ids, request)  # type: ignore[arg-type]
+        ids.await_that(lambda: "Connected to" in ids.log_text().rpartition("broker lost")[2], "is back")
+        if held_back:
+            ids.await_that(lambda: ids.events("parked"), "parked")
+        ids.marks.open_gate()
+        ids.await_that(lambda: ids.events("duplicate"), "its copy is recognised")
+        ids.await_that(ids.nothing_runs, "nothing is left of it")
+        assert ids.begun() == ids.ended() == {1: 1}
+        ids.publish_plainly(call, call)
+        ids.await_that(lambda: ids.ended() == {1: 3}, "each publish has run")
+
+
 # --- headers that are handed on -------------------------------------------------------------------------
 
 

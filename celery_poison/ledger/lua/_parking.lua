@@ -31,12 +31,18 @@ end
 
 -- The message is over: no copy of it that was parked may run any more, be it published already or not.
 -- state: finished, or kept (in quarantine)
--- What has no mid of its own may be another publish, equal to the byte: that runs.
-local function end_parking_and_journal(parked, parcels, stream, maxlen, mid, state)
-  if not is_unique(mid) then return end
+-- What has no mid of its own may be another publish, equal to the byte: that runs, but for one where its equal went
+-- back to the broker and ended. Then nothing is remembered of it.
+local function end_parking_and_journal(parked, parcels, stream, maxlen, mid, state, went_back)
   local p = parking_of(parked, mid)
   if not p or p.state == 'kept' or p.state == state then return end
-  redis.call('HSET', parked, mid, parking_text(state, raised(p), p.start))
+  if is_unique(mid) then
+    redis.call('HSET', parked, mid, parking_text(state, raised(p), p.start))
+  elseif went_back and p.state == 'waiting' then
+    redis.call('HDEL', parked, mid)
+  else
+    return
+  end
   redis.call('HDEL', parcels, mid)
   if p.state ~= 'waiting' then return end
   local e = p.start

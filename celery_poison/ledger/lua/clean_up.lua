@@ -26,7 +26,8 @@ for i = 4, #ARGV, 2 do
   end
   if mine then redis.call('HDEL', KEYS[1], ARGV[i]) end
   if any_parked and (mine or not raw) then
-    end_parking_and_journal(KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[i], 'finished')
+    local went_back = mine and start_of(raw).phase == 'B'
+    end_parking_and_journal(KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[i], 'finished', went_back)
   end
   local ended = redis.call('HDEL', KEYS[2], token) == 1
   if not (mine and ended) then reply[#reply + 1] = (i - 4) / 2 end

@@ -18,6 +18,8 @@ for i = 1, #ARGV, 3 do
     local current = start_of(redis.call('HGET', KEYS[1], ARGV[i]))
     if ended ~= '' and current.token == e.token then
       new = new + redis.call('HSETNX', KEYS[2], e.token, ended)
+      -- Its message went back: one copy that comes is no second publish, though equal to the byte.
+      if e.phase == 'B' then redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
     end
     if new > 0 then forgotten = forgotten + 1 end
   end
