@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -22,24 +21,21 @@ from celery.utils.log import get_logger
 from celery_poison import signals
 from celery_poison.basics.calling import amend, gather
 from celery_poison.basics.forking import no_fork
-from celery_poison.basics.frames import frames_in, is_waiting
-from celery_poison.basics.numbers import moment, whole
 from celery_poison.basics.parts import Round
-from celery_poison.basics.pulse import ALIVE, stood
-from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
 from celery_poison.failover.aside import Aside
+from celery_poison.failover.glances import GLANCE, Glances
+from celery_poison.failover.last_heard import last_heard
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import (
     GONE_PATIENCE_MS,
+    Fleet,
     GateLimits,
     Silence,
 )
 from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.rows import strings
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.departures import Departures
 from celery_poison.quarantine.retention import Retention
@@ -47,9 +43,15 @@ from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
 
-#: Seconds between two rounds of the monitor that holds the lock, and of one that only tries to get it.
+#: Seconds between two rounds of the monitor that holds the lock while it has work, and of one that tries to
+#: get it.
 ACTIVE_PAUSE = 0.25
 STANDBY_PAUSE = 0.5
+#: While nothing changes, each pause of the active one is twice as long as the last, up to this: in between,
+#: glances ask whether that is so. A share of the activation interval, if less.
+QUIET_PAUSE, QUIET_SHARE = 2.0, 0.2
+#: The most while messages are to leave quarantine later: another one may be due earlier.
+LEAVING_PAUSE = 0.5
 
 #: Seconds until the second round after a nursery's word; each further pause is twice as long as the last.
 HURRY = 0.02
@@ -76,6 +78,8 @@ class Monitor:
 
     _is_stopped = False
     _pause = STANDBY_PAUSE
+    #: When the next round is due, whatever glances say, and the pause before it.
+    _due, _calm = 0.0, ACTIVE_PAUSE
 
     def __init__(
         self,
@@ -99,7 +103,11 @@ class Monitor:
         self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
         self._forgetting = Aside("poison-forgetting", 60.0)
         self._plugin = plugin_of(app)
-        self._rounds = [(Aside(each.name, each.pause), each.work) for each in self._rounds_of()]
+        rounds = self._rounds_of()
+        self._rounds = [(Aside(each.name, each.pause), each.work) for each in rounds]
+        shortest = min((each.pause for each in rounds), default=QUIET_PAUSE)
+        self._longest = max(ACTIVE_PAUSE, min(QUIET_PAUSE, QUIET_SHARE * self._activation, shortest))
+        self._glances = Glances(ledger, max(STANDBY_PAUSE, self._longest))
         #: Steps that failed, and of what.
         self._complained: set[str] = set()
         self._took_over = took_over
@@ -156,7 +164,8 @@ class Monitor:
         while self._is_next():
             try:
                 with no_fork():
-                    self.round()
+                    if self._is_round_due():
+                        self.round()
             except (LedgerUnavailable, Fenced) as error:
                 self._hear_nothing()
                 logger.debug("celery_poison: the monitor pauses: %s", error)
@@ -165,19 +174,43 @@ class Monitor:
                 logger.exception("celery_poison: the monitor failed; it goes on with its next round")
 
     def _is_next(self) -> bool:
-        """Wait for the next round, and return whether there is one."""
-        pause = ACTIVE_PAUSE if self.is_active else STANDBY_PAUSE
+        """Wait for the next round or glance, and return whether there is one."""
+        glance = GLANCE if self.is_active else self._glances.standby_pause
+        pause = max(0.0, min(self._due - time.monotonic(), glance))
         if self._wake.wait(min(self._pause, pause)):
             self._wake.clear()
+            self._due = 0.0
         else:
-            self._pause = 2 * min(self._pause, pause)
+            self._pause = 2 * min(self._pause, glance)
         return not self._is_stopped
+
+    def _is_round_due(self) -> bool:
+        """Return whether it is time for a round, or something has changed since the last."""
+        now = time.monotonic()
+        _, run_id = self._identity()
+        if now >= self._due or now - self._last_round > self._activation or run_id not in ("", self._run_id):
+            return True
+        if self._fence is None:
+            is_same = self._glances.is_held_still()
+        else:
+            seen_ms = self._glances.is_all_as_before()
+            is_same = seen_ms is not None
+            self._looks.extend([seen_ms] if seen_ms is not None else ())
+        if self._is_late(now):
+            self._hear_nothing()
+        self._last_round = now
+        return not is_same
+
+    def _is_late(self, since: float) -> bool:
+        """Whether Redis hung meanwhile, and the heartbeats wait with this monitor to be heard."""
+        return time.monotonic() - since > self._activation / 3
 
     def _hear_nothing(self) -> None:
         self._fence = None
         self._looks.clear()
         self._listening_since = time.monotonic()
         self._deaf_until = self._listening_since + EARS_OPEN
+        self._due = self._listening_since + STANDBY_PAUSE
 
     def round(self) -> None:
         """One look at all workers; acts only while this monitor holds the lock."""
@@ -187,18 +220,24 @@ class Monitor:
         self._last_round = now
         fence = self._take_lock()
         if fence is None:
+            # By who is connected, until its lock runs out or its connections are gone.
+            self._due = now + (STANDBY_PAUSE if not self._glances.is_held() else math.inf)
             return
-        with self._step("lifting the fleet gate"):  # before a death may close it again
-            self._lift_gate()
-        with self._step("looking at all workers"):
-            for worker, how in self._unwell(now).items():
-                with self._step(f"declaring worker {worker} dead"):
-                    self._declare_dead(worker, how, fence)
-        with self._step("asking which workers have died"):
-            for worker, incident in self._queries.open_incidents().items():
-                with self._step(f"recovering from the death of worker {worker}"):
-                    self._recover(worker, incident, fence)
-        self._work_aside(fence)
+        fleet = self._look()
+        if fleet is None or fleet.gate_is_over:
+            with self._step("lifting the fleet gate"):  # before a death may close it again
+                self._lift_gate()
+        unwell = self._unwell(now, fleet) if fleet is not None else {}
+        for worker, how in unwell.items():
+            with self._step(f"declaring worker {worker} dead"):
+                self._declare_dead(worker, how, fence)
+        if fleet is None or fleet.open or unwell:
+            with self._step("asking which workers have died"):
+                for worker, incident in self._queries.open_incidents().items():
+                    with self._step(f"recovering from the death of worker {worker}"):
+                        self._recover(worker, incident, fence)
+        self._work_aside(fence, fleet)
+        self._plan(fleet)
         if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2
             with self._step("ending starts of unknown workers"):
@@ -222,19 +261,38 @@ class Monitor:
             story = "celery_poison: the monitor fails at %s; it does the rest, and tries this again"
             logger.log(level, story, what, exc_info=True)
 
+    def _look(self) -> Fleet | None:
+        """Look at all that there may be to do; None where that is refused: each step asks by itself then."""
+        fleet = None
+        with self._step("looking at all workers"):
+            fleet = self._ledger.fleet.watch(self._activation_ms)
+        if self._glances.saw(fleet):
+            self._calm = ACTIVE_PAUSE
+        return fleet
+
+    def _plan(self, fleet: Fleet | None) -> None:
+        """Say when the next round is due: soon while there is work, later and later while nothing changes."""
+        if not self.is_active or fleet is None or fleet.has_work:
+            self._calm = ACTIVE_PAUSE
+        pause = self._calm
+        if fleet is not None:
+            pause = min(pause, max(HURRY, fleet.due))
+            if fleet.leaves_in is not None:
+                pause = min(pause, max(ACTIVE_PAUSE, min(LEAVING_PAUSE, fleet.leaves_in)))
+        self._calm = min(2 * self._calm, self._longest)
+        self._due = time.monotonic() + pause
+
     def _lift_gate(self) -> None:
         if self._ledger.fleet.lift_gate():
             logger.warning("celery_poison: the fleet gate is lifted: its time is over; deaths convict again")
             self._tell(signals.fleet_gate_lifted, actor="", note="")
 
-    def _work_aside(self, fence: int) -> None:
+    def _work_aside(self, fence: int, fleet: Fleet | None) -> None:
         """Begin what waits for brokers, disks and receivers, which may not answer."""
-        with self._step("asking what is parked and what leaves quarantine"):
-            parked, leaves = self._queries.moves()
-            if parked:
-                self._unparking.do(self._parking.round)
-            if leaves:
-                self._sending.do(self._departures.round)
+        if fleet is None or fleet.parked:
+            self._unparking.do(self._parking.round)
+        if fleet is None or fleet.leaves_in == 0:
+            self._sending.do(self._departures.round)
         self._forgetting.do(self._parking.forget_the_old)
         self._deleting.do(self._retention.round)
         for aside, work in self._rounds:
@@ -266,11 +324,8 @@ class Monitor:
         self._fence = fence
         return fence
 
-    def _unwell(self, now: float) -> dict[str, Silence]:
-        fleet = self._ledger.fleet.watch(self._activation_ms)
-        late = time.monotonic() - now > self._activation / 3
-        if late or self._is_new(fleet.run_id):
-            # Redis hung, and the heartbeats wait with us to be heard; or it remembers old ones only.
+    def _unwell(self, now: float, fleet: Fleet) -> dict[str, Silence]:
+        if self._is_late(now) or self._is_new(fleet.run_id):  # it remembers old heartbeats only
             self._hear_nothing()
             return {}
         self._looks.append(fleet.at_ms)
@@ -351,56 +406,6 @@ class Monitor:
     def _tell(self, signal: Any, **facts: Any) -> None:
         signal.send(sender=None, **facts)
         self._event(signal.name, facts)
-
-
-# --- host evidence ---------------------------------------------------------------------------------
-
-
-def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] = ()) -> Evidence:
-    """Return what is known about a worker that is about to be declared dead.
-
-    Args:
-        looks: when this monitor looked at all workers, in ms of Redis' clock.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
-    with clear_errors("reading the last heartbeat of a worker"):
-        pipe = ledger.client.pipeline(transaction=False)
-        pipe.hmget(ledger.keys.worker(worker), "vitals", "stack")
-        pipe.zscore(ledger.keys.leases, worker)
-        pipe.hget(ledger.keys.gone, worker)
-        pipe.time()
-        (vitals, stack), beat, gone, (seconds, micros) = pipe.execute()
-    ended = whole(gone) if how is Silence.GONE and gone else seconds * 1000 + micros // 1000
-    heard_ms = max(0, ended - moment(beat)) if beat is not None else None
-    evidence = Evidence(noticed=how, heard_ms=heard_ms)
-    with suppress(ValueError, TypeError, KeyError, AttributeError):  # another version's, or none
-        last_words = json.loads(vitals or b"{}")
-        used, limit = last_words["used_kb"], last_words["limit_kb"]
-        evidence = replace(
-            evidence,
-            used_kb=used or None,
-            limit_kb=limit or None,
-            limit_of=last_words["limit_of"] if limit else "",
-            near_limit=used >= NEAR * limit if limit else None,
-            asked=last_words.get("asked", ""),
-            asked_ms=last_words["asked_ms"] + (heard_ms or 0) if "asked_ms" in last_words else None,
-        )
-    if how is Silence.FROZEN or evidence.asked == ALIVE:
-        # What froze it where this host can tell, else where its loop stood before.
-        evidence = replace(evidence, stack=_where_it_stands(worker) or strings(stack))
-    if beat is None or how is Silence.FROZEN:  # no process died
-        return evidence
-    # Until its connections were gone, every look has seen them.
-    seen = max((look for look in looks if look < ended), default=0) if how is Silence.GONE else 0
-    return replace(evidence, after_ms=max(moment(beat), seen), by_ms=ended)
-
-
-def _where_it_stands(worker: str) -> tuple[str, ...]:
-    """Return where the loop of a worker on this host is that stands still; () where nobody here knows."""
-    stack = frames_in(stood(worker))
-    return () if is_waiting(stack) else stack
 
 
 def _gate_of(settings: Settings) -> GateLimits | None:

@@ -36,12 +36,38 @@ class Silence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What ``watch`` saw: how many workers' connections can be counted, when, where; who is unwell."""
+    """What ``watch`` saw: how many workers, and connections of how many, when, where; who is unwell.
 
+    Attributes:
+        due: seconds until a worker that is well at this moment can be unwell.
+        gate_is_over: the fleet gate is closed, and its time is over.
+        open: workers whose deaths are not finished with.
+        parked: messages.
+        leaves_in: seconds until a message leaves quarantine by itself; None: none does.
+        channels: of the workers that are connected.
+    """
+
+    leases: int
     counted: int
     at_ms: int
     run_id: str
     unwell: dict[str, Silence]
+    due: float
+    gate_is_over: bool
+    open: int
+    parked: int
+    leaves_in: float | None
+    channels: tuple[str, ...]
+
+    @property
+    def kinds_of_work(self) -> int:
+        """How many of these there are: what is parked, what is to leave quarantine, deaths."""
+        return bool(self.parked) + (self.leaves_in is not None) + bool(self.open)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is more to do than to wait: the connections of a worker are gone, for one."""
+        return bool(self.unwell or self.open or self.parked) or len(self.channels) < self.counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +143,23 @@ class FleetTransitions(Part):
     def watch(self, activation_ms: int) -> Fleet:
         """Look at all workers once, and note whose connections are gone."""
         reply = self._scripts.call("watch", activation_ms=activation_ms, patience_ms=GONE_PATIENCE_MS)
-        run_id, *flat = [decoded(word) for word in reply[3:]]
-        unwell = dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True))
-        return Fleet(int(reply[1]), int(reply[2]), run_id, unwell)
+        leases, counted, at_ms, run_id, due_ms, gate, incidents, parked, leaves_ms, unwell, channels = reply[
+            1:
+        ]
+        words = [decoded(word) for word in unwell]
+        return Fleet(
+            leases=leases,
+            counted=counted,
+            at_ms=at_ms,
+            run_id=decoded(run_id),
+            unwell=dict(zip(words[::2], map(Silence, words[1::2]), strict=True)),
+            due=due_ms / 1000,
+            gate_is_over=bool(gate),
+            open=incidents,
+            parked=parked,
+            leaves_in=leaves_ms / 1000 if leaves_ms >= 0 else None,
+            channels=tuple(sorted(map(decoded, channels))),
+        )
 
     def declare_dead(
         self,

@@ -109,16 +109,6 @@ class Messages(Reader):
             state = STATES.get(raw.get("state", ""))
             yield MessageRecord.from_hash(raw, state) if state else None
 
-    def moves(self) -> tuple[bool, bool]:
-        """Return whether anything is parked, and whether anything leaves quarantine by itself and is due."""
-        with clear_errors("reading what is parked and what leaves quarantine"):
-            pipe = self._client.pipeline(transaction=False)
-            pipe.hlen(self._keys.parcels)
-            pipe.zrange(self._keys.outgoing, 0, 0, withscores=True)
-            pipe.time()
-            parked, first, (now, micros) = pipe.execute()
-        return parked > 0, any(due <= now * 1000 + micros // 1000 for _, due in first)
-
     def record(self, mid: str) -> MessageRecord | None:
         """Return the record of a message that is kept, by its mid, without its body."""
         return next(self.records([mid]))

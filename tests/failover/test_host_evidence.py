@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from celery_poison.causes import Evidence
-from celery_poison.failover.monitor import last_heard
+from celery_poison.failover.last_heard import last_heard
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import Start

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_poison.cli.standby import StandaloneMonitor
-from celery_poison.failover import monitor
+from celery_poison.failover import glances, monitor
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.read_model import ReadModel
 from celery_poison.testing import RedisServer, wait_until
@@ -112,6 +112,7 @@ def test_EMS_2_a_standby_hears_that_a_worker_has_ended_and_does_not_wait_for_its
 ) -> None:
     monkeypatch.setattr(monitor, "STANDBY_PAUSE", 600.0)
     monkeypatch.setattr(monitor, "ACTIVE_PAUSE", 600.0)
+    monkeypatch.setattr(glances, "STANDBY_GLANCE", 600.0)
     crew = new_crew(broker_url, poison_activation_interval=600.0)
     ledger, standby = plugin_of(crew.app).open_ledger(), StandaloneMonitor(crew.app)
     with crew.worker() as worker:

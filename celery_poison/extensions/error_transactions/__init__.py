@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
 
 #: Seconds between two looks of the active monitor for what is owed.
-PAUSE = 1.0
+PAUSE = 2.0
 #: Characters of an error in a report.
 REASON_LENGTH = 500
 

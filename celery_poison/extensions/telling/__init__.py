@@ -29,7 +29,7 @@ from celery_poison.policy import Policy
 logger = get_logger("celery_poison")
 
 #: Seconds between two looks of the active monitor, and after which it sends what is still owed.
-PAUSE, OVERDUE = 1.0, 10.0
+PAUSE, OVERDUE = 2.0, 10.0
 #: How the names of tasks of the plugin's own begin.
 OURS: Final = "celery_poison."
 #: What is no conviction, and a hard time limit, which Celery has reported already.

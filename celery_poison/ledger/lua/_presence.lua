@@ -19,6 +19,32 @@ local function connected(alive, presence, worker, run)
   return not answer.err and answer[2] or nil
 end
 
+-- A whole hash: field -> value.
+local function pairs_of(key)
+  local flat, found = redis.call('HGETALL', key), {}
+  for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
+  return found
+end
+
+-- The same for all workers that have a lease, by few commands: worker -> its processes, where that can be known.
+local function connected_each(alive, presence, leases, run)
+  local found, names, channels = {}, {}, {}
+  local function count()
+    local answer = #names > 0 and redis.pcall('PUBSUB', 'NUMSUB', unpack(channels)) or {}
+    for i, name in ipairs(names) do found[name] = not answer.err and answer[2 * i] or nil end
+    names, channels = {}, {}
+  end
+  for i = 1, #leases, 2 do
+    if run ~= '' and presence[leases[i]] == run then
+      names[#names + 1] = leases[i]
+      channels[#names] = alive .. life_of(leases[i])
+    end
+    if #names == 1000 then count() end
+  end
+  count()
+  return found
+end
+
 -- The time since which none of its processes is connected, or nil while there is one.
 local function gone_since(key, worker, processes, now)
   if processes ~= 0 then

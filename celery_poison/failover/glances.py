@@ -1,0 +1,111 @@
+"""What a monitor asks between two rounds: whether anything has changed since the last (EMS-2).
+
+One exchange of two or three commands, for a thousand workers as for one. Where it shows nothing new, a round
+would have found nothing to do.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+from celery_poison.basics.text import decoded
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.fleet import Fleet
+
+#: Seconds between two glances of the active monitor, and between two of all standbys of a small fleet.
+GLANCE, STANDBY_GLANCE = 0.4, 0.5
+#: Standbys that look as often as one; more of them share that.
+CLOSE = 4
+
+
+class Glances:
+    """What the last round saw, and whether it is still so.
+
+    Args:
+        longest: seconds between two glances at most.
+    """
+
+    def __init__(self, ledger: Ledger, longest: float) -> None:
+        self._ledger = ledger
+        self._longest = longest
+        self._fleet: Fleet | None = None
+        #: When the last round had its answer, by the monotonic clock.
+        self._answered_at = 0.0
+        self._holder = ""
+        self._pause = STANDBY_GLANCE
+
+    def saw(self, fleet: Fleet | None) -> bool:
+        """Note what a round saw (None: it could not look); return whether a worker has come or left since."""
+        before, self._fleet, self._answered_at = self._fleet, fleet, time.monotonic()
+        return not (before and fleet) or (before.leases, before.channels) != (fleet.leases, fleet.channels)
+
+    def is_all_as_before(self) -> int | None:
+        """Return when all workers were connected that the last round saw so, in ms of Redis' clock, at least.
+
+        None: one is not, or another has come or left, or a message was parked, or is to leave quarantine: a
+        round is due.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        fleet, asked_at, keys = self._fleet, time.monotonic(), self._ledger.keys
+        if fleet is None:
+            return None
+        with clear_errors("asking what has changed"):
+            pipe = self._ledger.client.pipeline(transaction=False)
+            pipe.zcard(keys.leases)
+            pipe.exists(keys.parcels, keys.outgoing, keys.open)
+            if fleet.channels:
+                pipe.pubsub_numsub(*fleet.channels)
+            leases, work, *connected = pipe.execute()
+        is_same = leases == fleet.leases and work == fleet.kinds_of_work
+        if not is_same or not all(number for rows in connected for _, number in rows):
+            return None
+        return fleet.at_ms + int(1000 * (asked_at - self._answered_at))
+
+    # --- of a standby ------------------------------------------------------------------------------
+
+    def is_held(self) -> bool:
+        """Note who holds the monitor's lock; return whether it may be left to it for now.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        keys, self._holder = self._ledger.keys, ""
+        with clear_errors("asking who is the active monitor"):
+            pipe = self._ledger.client.pipeline(transaction=False)
+            pipe.get(keys.monitor)
+            pipe.zcard(keys.leases)
+            holder, workers = pipe.execute()
+            if holder is None:
+                return False
+            pipe.hget(keys.presence, holder)
+            pipe.pubsub_numsub(keys.channel(decoded(holder)))
+            presence, ((_, connected),) = pipe.execute()
+        share = STANDBY_GLANCE * max(1.0, workers / CLOSE)
+        self._pause = min(share, self._longest)
+        # Whose connections cannot be counted is left alone until its lock runs out.
+        self._holder = decoded(holder) if presence else ""
+        return bool(connected) or not presence
+
+    def is_held_still(self) -> bool:
+        """Whether the lock is taken still, by who is connected; by two small commands.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        keys = self._ledger.keys
+        with clear_errors("asking whether there is an active monitor"):
+            pipe = self._ledger.client.pipeline(transaction=False)
+            pipe.exists(keys.monitor)
+            if self._holder:
+                pipe.pubsub_numsub(keys.channel(self._holder))
+            is_held, *connected = pipe.execute()
+        return bool(is_held) and all(number for rows in connected for _, number in rows)
+
+    @property
+    def standby_pause(self) -> float:
+        """Seconds until the next glance of a standby: no two of them look at the same moment."""
+        return min(self._longest, self._pause * random.uniform(0.5, 1.5))
