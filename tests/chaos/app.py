@@ -13,8 +13,10 @@ from typing import Any
 from uuid import uuid4
 
 from celery import Celery, Task, current_task
+from celery.worker.control import control_command
 
 from celery_poison import guarded
+from celery_poison.basics.forking import unpatched
 from celery_poison.testing import deaths
 from tests.chaos.runs import write_line
 
@@ -95,6 +97,12 @@ def _deadly(kill: Callable[[], None]) -> Callable[[Task], None]:
 
 def _unpickled(self: Task, argument: object) -> None:
     """Never runs: its argument is deadly to whoever unpickles it."""
+
+
+@control_command()
+def wedge(state: Any, seconds: float) -> None:
+    """Keep the event loop from going round; with greenlets all of them."""
+    unpatched("time", "sleep")(seconds)
 
 
 def _write(task: Task, event: str, run: str) -> None:

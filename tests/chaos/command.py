@@ -197,6 +197,7 @@ def _facts(stage: Stage, watch: remains.Watch, blows: list[Blow], broken: list[s
         left=left,
         known=known,
         complaints=[*_complaints(stage), *(("", text) for text in broken)],
+        accused=watch.accused,
         journal=watch.journal,
     )
 

@@ -53,6 +53,7 @@ class Wrong(StrEnum):
     KILLED = "killed once more than it may"
     ENDED = "a worker ended"
     LEFT = "left over"
+    ACCUSED = "works, and is said not to"
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,11 @@ def _was_in_two_deaths(case: Case, blow: Blow) -> bool:
     return case.text.endswith(UNTRIED) and len(cut_short) > 1 and cut_short[-1].life in blow.lives
 
 
+def _stood_still(case: Case, blow: Blow) -> bool:
+    """Whether its worker was kept from its work until a moment ago: the heartbeat tells."""
+    return blow.struck(case.life) and blow.meets(case.at, after=BACK_AT_WORK + HEARTBEAT + SLACK)
+
+
 def _came_together(case: Case, blow: Blow) -> bool:
     """Whether it came with a fault of a server, or one of the same worker."""
     return any(
@@ -226,19 +232,19 @@ OF_CELLS = ("kill-cell", "kill-watcher")
 LEAVES = ("warm", "cold", "deploy")
 #: What comes of several short ones, as :func:`silences` tells.
 SILENCE = "silence"
-SILENCES = ("stop-15", "net-freeze-15", "net-cut-5", "net-cut-15", SILENCE)
+SILENCES = ("stop-15", "net-freeze-15", "net-cut-5", "net-cut-15", "net-half-open", SILENCE)
 SWITCHES = ("redis-failover", "redis-switch")
 
 OF_CONNECTIONS = (
     "rabbit-kill", "rabbit-pause", "rabbit-close", "net-drop", "net-cut-5", "net-cut-15", "net-freeze-4",
-    "net-freeze-15",
+    "net-freeze-15", "net-half-open",
 )  # fmt: skip
 #: What keeps a ledger from answering that is not the broker.
 OF_THE_LEDGER = ("redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "disk-full")
 #: What keeps the heartbeats of a worker, or of all, from Redis for less than it takes to be taken for dead.
 SHORT = (*OF_THE_LEDGER[:-1], "net-freeze-4", "stop-4")
 #: What keeps an acknowledgement from getting out.
-OUTAGES = (*SWITCHES, *OF_THE_LEDGER[:-1], *OF_CONNECTIONS, "net-slow", "stop-4")
+OUTAGES = (*SWITCHES, *OF_THE_LEDGER[:-1], *OF_CONNECTIONS, "net-slow", "stop-4", "wedge")
 
 EXCUSES = (
     Excuse((Wrong.LOST,), ("redis-empty",), lambda case, blow: case.id in blow.gone,
@@ -294,4 +300,6 @@ EXCUSES = (
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES),
            lambda case, blow: case.life in blow.lives and blow.meets(case.at, before=SLACK, after=NOTICE),
            "it was killed, or asked to leave"),
+    Excuse((Wrong.ACCUSED,), (*OUTAGES, "stop-15"), _stood_still,
+           "it did not work, or had just begun to again"),
 )  # fmt: skip

@@ -145,6 +145,19 @@ def _stop(stage: Stage, fault: Fault, blow: Blow, seconds: float) -> None:
     _signal(blow, pids, signal.SIGCONT)
 
 
+@fault("wedge", owns="w{worker}", seconds=16.0)
+def _wedge(stage: Stage, fault: Fault, blow: Blow, seconds: float) -> None:
+    """Let its event loop stand for longer than ``poison_stuck_after``."""
+    worker = _strike(stage, fault, blow)
+    try:
+        to, more = [worker.hostname], {"seconds": seconds}
+        stage.app.control.broadcast("wedge", more, destination=to, reply=False)
+    except Exception as error:  # the broker is away
+        blow.note = f"it could not be asked to: {error!r}"
+        return
+    stage.wait(seconds + 2.0)
+
+
 @fault("warm", owns="w{worker}", how=signal.SIGTERM)
 @fault("cold", owns="w{worker}", how=signal.SIGQUIT)
 def _leave(stage: Stage, fault: Fault, blow: Blow, how: signal.Signals) -> None:
@@ -202,6 +215,17 @@ def _network(
     stage.wait(seconds)
     for proxy in stage.proxies[fault.worker]:
         proxy.heal()
+
+
+@fault("net-half-open", owns="net{worker}", brokers=ONE_REDIS)
+def _half_open(stage: Stage, fault: Fault, blow: Blow) -> None:
+    """Strand its connections: nobody closes them, and new ones work. At last its kernel gives them up."""
+    _strike(stage, fault, blow)
+    for proxy in stage.proxies[fault.worker]:
+        proxy.strand()
+    stage.wait(20.0)
+    for proxy in stage.proxies[fault.worker]:
+        proxy.drop_connections()
 
 
 # --- a message comes that kills whoever runs it -----------------------------------------------------------

@@ -46,7 +46,7 @@ class Outcome:
 def judge(facts: Facts) -> list[Finding]:
     """Return everything that is not as it should be."""
     cases = [*_lost(facts), *_twice(facts), *_overlapping(facts), *_free(facts)]
-    cases += [*_convicted(facts), *_ended(facts), *_left(facts)]
+    cases += [*_convicted(facts), *_ended(facts), *_left(facts), *_accused(facts)]
     blows = [*facts.blows, *silences(facts.blows)]
     found = [Finding(case, find_excuse(case, blows, facts.broker)) for case in cases]
     return [*found, *_killed_too_often(facts, facts.blows)]
@@ -149,3 +149,8 @@ def _left(facts: Facts) -> Iterator[Case]:
             sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
             by = max((settled(run, facts.blows) for run in runs if run.end is not None), default=0.0)
             yield Case(Wrong.LEFT, id, text, sent.at if sent else 0.0, runs, settled=by)
+
+
+def _accused(facts: Facts) -> Iterator[Case]:
+    for life, word, at in facts.accused:
+        yield Case(Wrong.ACCUSED, "", f"{life}: {word}", at, life=life)

@@ -15,8 +15,10 @@ from celery_poison import Quarantine
 from celery_poison.errors import PoisonError
 from celery_poison.ledger.keys import Keys
 from celery_poison.model import Parked, ParkingState, Start
+from celery_poison.portrait import STUCK
+from celery_poison.quarantine.queues import find_deaf
 from celery_poison.states import State
-from tests.chaos.excuses import ENDS, EXPIRES, ITS_END, REMEMBERED
+from tests.chaos.excuses import ACTIVATION, ENDS, EXPIRES, ITS_END, REMEMBERED
 from tests.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 
 _KEYS = Keys()
@@ -132,18 +134,28 @@ def _may_stay(path: Path) -> bool:
     return path.match("celery_poison-*") or path.name == "ballast" or path.parts[0].startswith("pymp-")
 
 
+#: Seconds in which a word for a worker that does not work is noted once.
+_ONCE_IN = 5.0
+
+
 class Watch:
-    """Looks at quarantine and journal again and again: Redis may forget both."""
+    """Looks at quarantine, journal and workers again and again: Redis may forget all of them."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         #: When each was first seen there; monotonic.
         self.convicted: dict[str, float] = {}
         self._entries: dict[str, dict[str, str]] = {}
+        #: Workers that were said not to work: their lives, the word, and when; monotonic.
+        self.accused: list[tuple[str, str, float]] = []
+        self._lives: dict[str, str] = {}
+        self._deaf_at = time.monotonic()
 
     def look_on(self, over: threading.Event) -> None:
         while not over.wait(0.5):
             self._look(count=500)  # more than come meanwhile
+            with suppress(PoisonError):
+                self._look_at_workers()
         self._look(count=1_000_000)
 
     def _look(self, count: int) -> None:
@@ -155,6 +167,23 @@ class Watch:
                 for _, id in kept:
                     self.convicted.setdefault(id, now)
                 self._entries |= {entry["at"]: entry for entry in queries.journal(count=count)}
+
+    def _look_at_workers(self) -> None:
+        if self._stage.options.plain:
+            return
+        queries, now = Quarantine(self._stage.app).queries, time.monotonic()
+        rows = queries.workers(int(1000 * ACTIVATION))
+        words = {row.worker: row.condition() for row in rows}
+        said = {worker: str(word) for worker, word in words.items() if word in STUCK}
+        if now - self._deaf_at > _ONCE_IN:
+            self._deaf_at = now
+            said |= {each.worker: "deaf" for each in find_deaf(self._stage.app, queries, rows)[0]}
+        for worker in words:  # the first sight of it is soon after it began
+            self._lives.setdefault(worker, self._stage.life_of(worker))
+        for worker, word in said.items():
+            life = self._lives[worker]
+            if not any(each[:2] == (life, word) and now - each[2] < _ONCE_IN for each in self.accused):
+                self.accused.append((life, word, now))
 
     @property
     def journal(self) -> list[tuple[float, dict[str, str]]]:

@@ -137,6 +137,7 @@ class Facts:
         convicted: task ids that were in quarantine at any time, and when each was seen there first.
         left: what is left when all is quiet, and after the last worker has left.
         known: task ids that the ledger still knows then, by what of them.
+        accused: lives of workers, the word for what was wrong with them, and when it was said.
         journal: every entry, and when it was made.
         complaints: lives of workers, and what Celery said when it gave up; or no life, and a fault that
             could not be done.
@@ -151,6 +152,7 @@ class Facts:
     left: Mapping[str, int] = field(default_factory=dict)
     known: Mapping[str, set[str]] = field(default_factory=dict)
     complaints: list[tuple[str, str]] = field(default_factory=list)
+    accused: list[tuple[str, str, float]] = field(default_factory=list)
     journal: list[tuple[float, dict[str, str]]] = field(default_factory=list)
 
 

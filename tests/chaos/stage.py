@@ -147,6 +147,7 @@ class Stage:
             settings |= {"task_acks_late": True, "task_reject_on_worker_lost": True}
         else:
             settings |= {"poison_redis_url": urls[0], "poison_trial": self.options.trial}
+            settings["poison_stuck_after"] = 8.0  # no fault lasts for long
         transport: dict[str, Any] = {}
         if on_rabbit:
             transport["confirm_publish"] = True
@@ -197,6 +198,10 @@ class Stage:
         life = self._present[f"w{number}"]
         wait_until(lambda: self.lives[life].has_started, what=f"{life} is started")
         return life, self.lives[life]
+
+    def life_of(self, node: str) -> str:
+        """Return the present life of a worker, by the name of its node."""
+        return self._present.get(node.partition("@")[0], node)
 
     def processes(self, life: str) -> list[int]:
         """Return the main process, pool processes, cells and watchers of one life."""
