@@ -44,7 +44,8 @@ class Portrait(Record):
     Attributes:
         patience: what ``poison_stuck_after`` says there.
         loop_turned_ago: since its event loop last turned; None: it has not begun to, or has no broker.
-        tasks_stop_loop: its tasks run on the event loop, which stands meanwhile (solo).
+        tasks_stop_loop: its tasks run on the event loop, which stands meanwhile (solo), or waits for one of
+            them to end (greenlets).
         broker_away: for how long it has had no connection to its broker; None: it has one.
         children, children_expected: pool processes that are up, and that should be.
         childless: for how long none has come up, and no task has begun, beyond Celery's own patience.

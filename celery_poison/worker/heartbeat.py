@@ -31,7 +31,6 @@ from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.health import Health
 from celery_poison.worker.inflight import DeferredCleanup
 from celery_poison.worker.lease import Lease, clock
-from celery_poison.worker.portrait import SelfPortrait
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.site import Site
@@ -67,8 +66,15 @@ class Shutdown:
             self.asked_by, self.asked_at = by, clock()
 
 
+class _Portrait(Protocol):
+    def last(self) -> str: ...
+
+
 class _Pulse(Protocol):
     """What :class:`celery_poison.worker.pulse.WorkerPulse` knows."""
+
+    @property
+    def portrait(self) -> _Portrait: ...
 
     @property
     def stack(self) -> Sequence[str]: ...
@@ -107,7 +113,6 @@ class Payload:
         self._deferred_cleanup = deferred_cleanup
         self._complain = site.complain
         self._group = MemoryGroup()
-        self._portrait = SelfPortrait(site, pool, site.loop.clock)
         self._heard_at = time.monotonic()
         self._fixed: dict[str, str | int] = {
             "node": me.node,
@@ -137,7 +142,7 @@ class Payload:
             "ledger_errors": self._complain.count,
             "quiet_ms": self._known(self._quiet_ms),
             "vitals": self._known(self._vitals),
-            "portrait": self._known(self._portrait.tell),
+            "portrait": self._known(self._pulse.portrait.last),
             "stack": json.dumps(self._pulse.stack, separators=(",", ":")),
         }
 

@@ -1,4 +1,4 @@
-"""How a worker draws its portrait, in the heartbeat's thread; ``celery_poison.portrait`` judges (NEW-25)."""
+"""How a worker draws its portrait, in the pulse's thread; ``celery_poison.portrait`` judges (NEW-25)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from celery_poison.worker.threads import start_real_thread
 
 logger = get_logger("celery_poison")
 
+#: Pools for whose slots the event loop waits: it stands by right meanwhile.
+GREEN = ("gevent", "eventlet")
+
 
 class Ages:
     """For how long each request has been there, as of the looks at them: no clock of the host counts."""
@@ -36,7 +39,7 @@ class Ages:
 
 
 class Children:
-    """Whether pool processes come up: looked at in each heartbeat."""
+    """Whether pool processes come up: looked at each second."""
 
     def __init__(self, app: Any, pool: PoolFacts) -> None:
         self._has_any = not pool.contained
@@ -60,11 +63,13 @@ class Children:
 
 
 class SelfPortrait:
-    """Draws one worker.
+    """Draws one worker: its pulse each second, and its heartbeat tells of the last time.
 
     Args:
         clock: of its event loop.
     """
+
+    _last: Portrait | None = None
 
     def __init__(self, site: Site, pool: PoolFacts, clock: LoopClock) -> None:
         self._site, self._clock, self._pool = site, clock, pool
@@ -72,17 +77,20 @@ class SelfPortrait:
         self._running, self._waiting = Ages(), Ages()
         self._condition = Condition.WORKING
 
-    def tell(self) -> str:
-        """Return the worker as of this moment, encoded; log a change of its condition."""
-        seen = self.draw()
+    def last(self) -> str:
+        """Return the worker as it was drawn last, encoded."""
+        return (self._last or self._see()).encode()
+
+    def draw(self) -> Portrait:
+        """Return the worker as of this moment; log a change of its condition."""
+        seen = self._last = self._see()
         before, self._condition = self._condition, judge(seen)
         if self._condition is not before:
             # In a thread of its own: what holds the loop may be the lock of a log's handler.
             start_real_thread(partial(_log, seen, self._condition, before), "poison-log")
-        return seen.encode()
+        return seen
 
-    def draw(self) -> Portrait:
-        """Return the worker as of this moment."""
+    def _see(self) -> Portrait:
         running = unchanged(lambda: set(active_requests))
         waiting = unchanged(lambda: set(reserved_requests)) - running
         ages = [
@@ -93,7 +101,7 @@ class SelfPortrait:
         return Portrait(
             patience=self._patience(),
             loop_turned_ago=None if ago is None else round(ago, 3),
-            tasks_stop_loop=self._pool.name == "solo",
+            tasks_stop_loop=self._pool.name == "solo" or self._waits_for_slot(),
             broker_away=None if away is None else round(away, 3),
             children=up,
             children_expected=expected,
@@ -103,6 +111,9 @@ class SelfPortrait:
             slots_past=sum(age > self._most(each) for each, age in ages),
             oldest_waiting=round(max((age for _, age in self._waiting.look(waiting)), default=0.0), 3),
         )
+
+    def _waits_for_slot(self) -> bool:
+        return self._pool.name in GREEN and self._site.loop.handed is not None
 
     def _patience(self) -> float:
         return self._site.settings.stuck_after

@@ -35,11 +35,12 @@ class WorkerPulse:
     """The pulse of one worker.
 
     Args:
-        directory: of its files; empty: there is none, and no pulse.
+        directory: of its files; empty: there is none, and nothing is written.
 
     Attributes:
         condemned_at: when a probe, or systemd, called it beyond help and is about to end it, by
             :func:`celery_poison.worker.lease.clock`; None: nobody does.
+        portrait: drawn at each beat.
         stack: where its loop stands, or stood a while ago when all of it did; innermost call first.
     """
 
@@ -49,7 +50,7 @@ class WorkerPulse:
     def __init__(self, site: Site, pool: PoolFacts, shutdown: Shutdown, directory: str) -> None:
         self._me, self._patience = site.me, site.settings.restart_after
         self._shutdown = shutdown
-        self._portrait = SelfPortrait(site, pool, site.loop.clock)
+        self.portrait = SelfPortrait(site, pool, site.loop.clock)
         self._path = Path(directory, str(site.me.pid)) if directory else None
         self._born = born(site.me.pid)
         self._file = -1
@@ -61,10 +62,11 @@ class WorkerPulse:
 
     def start(self) -> None:
         """Begin (in the thread of the event loop, once the pool has forked)."""
-        if self._loop or self._path is None:
+        if self._loop:
             return
         self._loop = threading.get_ident()
-        self._timer = LoopTimer.of_this_thread(f"{self._path}{STOOD}")
+        if self._path is not None:
+            self._timer = LoopTimer.of_this_thread(f"{self._path}{STOOD}")
         start_real_thread(self._work, "poison-pulse")
 
     def _work(self) -> None:
@@ -82,13 +84,14 @@ class WorkerPulse:
             self.stack, self._stood_at = stood, time.monotonic()
         pulse = self._look()
         why = beyond_help(pulse, pulse.at)
-        self._heed(bool(why))
-        self._write(pulse)
+        if self._path is not None:
+            self._heed(bool(why))
+            self._write(pulse)
         if self._watchdog and not why:
             notify(self._watchdog, b"WATCHDOG=1")
 
     def _look(self) -> Pulse:
-        now, seen = time.monotonic(), self._portrait.draw()
+        now, seen = time.monotonic(), self.portrait.draw()
         since = {}
         ago = seen.loop_turned_ago or 0.0
         if ago > LOOK and not (seen.tasks_stop_loop and seen.slots_busy):

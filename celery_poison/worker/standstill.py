@@ -19,14 +19,12 @@ from celery.worker import state
 
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.inflight import InFlight, unchanged
+from celery_poison.worker.portrait import GREEN
 from celery_poison.worker.rejoin import Rejoin, take_back_claims
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import start_real_thread
 
 logger = get_logger("celery_poison")
-
-#: Pools whose slots the event loop waits for, or that run tasks on it: it stands by right meanwhile.
-WAITS = ("solo", "gevent", "eventlet")
 
 
 class Standstill:
@@ -34,8 +32,7 @@ class Standstill:
 
     def __init__(self, site: Site, pool: PoolFacts, inflight: InFlight, rejoin: Rejoin) -> None:
         self._site, self._inflight, self._rejoin = site, inflight, rejoin
-        self._waits = pool.name in WAITS
-        self._handed: Any = None
+        self._waits = pool.name in ("solo", *GREEN)
         self._was_seen = False
 
     # --- on the event loop ---------------------------------------------------------------------
@@ -44,19 +41,19 @@ class Standstill:
         """Note each request that is given to the pool, and give it none that has gone back."""
         if self._site.settings.observe_only:
             return
-        controller = consumer.controller
+        controller, loop = consumer.controller, self._site.loop
         send: Callable[[Any], Any] = controller._process_task
 
         def hand_over(request: Any) -> Any:
-            self._handed = request
+            loop.handed = request
             request.message.is_handed = True
             if self._rejoin.is_fenced:
-                self._handed = None
+                loop.handed = None
                 return state.task_ready(request)  # the places are counted anew with the next connection
             try:
                 return send(request)
             finally:
-                self._handed = None
+                loop.handed = None
 
         controller._process_task = hand_over
         if consumer.on_task_request == send:  # nobody waits there for a place in the pool
@@ -77,8 +74,9 @@ class Standstill:
             self._give_back()
 
     def _stands(self) -> bool:
-        stood = self._site.loop.clock.turned_ago() or 0.0
-        return stood > self._site.settings.stuck_after and not (self._waits and self._handed is not None)
+        loop = self._site.loop
+        is_in_pool = self._waits and loop.handed is not None
+        return (loop.clock.turned_ago() or 0.0) > self._site.settings.stuck_after and not is_in_pool
 
     def _give_back(self) -> None:
         loop = self._site.loop

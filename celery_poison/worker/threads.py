@@ -41,7 +41,10 @@ class EventLoop:
         consumer: of the present broker connection; None before the first.
         epoch: number of that connection; changes when it is lost, too. What came by an earlier one is void.
         clock: when the loop last turned.
+        handed: the request that it gives to the pool at this moment.
     """
+
+    handed: Any = None
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], object]] = deque()

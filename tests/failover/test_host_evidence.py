@@ -44,7 +44,7 @@ def _vitals(shutdown: Shutdown) -> dict[str, Any]:
         pool=pool,
         shutdown=shutdown,
         holds=(),
-        pulse=SimpleNamespace(stack=(), condemned_at=None),  # type: ignore[arg-type]
+        pulse=SimpleNamespace(portrait=SimpleNamespace(last=str), stack=(), condemned_at=None),  # type: ignore[arg-type]
         **dict.fromkeys(("cells", "rejoin", "deferred_cleanup"), others),
     )
     told: dict[str, Any] = json.loads(str(payload.now()["vitals"]))

@@ -9,8 +9,8 @@ import pytest
 from tests import sampled
 from tests.outage.conftest import Site
 
-#: Seconds for which a loop may stand here.
-STUCK_AFTER = 1.5
+#: Seconds for which a loop may stand here. One without a hub, where nothing happens, turns every two.
+STUCK_AFTER, WITHOUT_HUB = 1.5, 3.0
 #: What waits in the worker whose loop stands, for a slot or for its time.
 WAITING, LATER = [1, 2, 3], [4, 5, 6]
 
@@ -35,7 +35,7 @@ def test_NEW_25_what_waits_for_an_event_loop_that_stands_runs_on_another_worker_
     site = new_site(
         broker_url,
         broker_heartbeat=2,  # RabbitMQ closes a connection that missed two of them
-        poison_stuck_after=STUCK_AFTER,
+        poison_stuck_after=STUCK_AFTER if pool == "prefork" else WITHOUT_HUB,
         poison_max_payload_bytes=limit,
         worker_prefetch_multiplier=5,
     )
@@ -47,7 +47,7 @@ def test_NEW_25_what_waits_for_an_event_loop_that_stands_runs_on_another_worker_
         site.await_that(lambda: set(running) <= site.starts().keys(), "its slots are taken")
         sent = [site.send("where", n, 0) for n in waiting]
         # Of other pools, a thread beside the loop begins them.
-        countdown = STUCK_AFTER if pool == "prefork" else 8 * STUCK_AFTER
+        countdown = STUCK_AFTER if pool == "prefork" else 6 * WITHOUT_HUB
         sent += [site.send("where", n, 0, countdown=countdown) for n in LATER]
         site.await_that(lambda: w1.log_text().count("received") == len(long + sent), "it holds them all")
         site.app.control.broadcast("stand", destination=["w1@test"], reply=False)
@@ -64,3 +64,16 @@ def test_NEW_25_what_waits_for_an_event_loop_that_stands_runs_on_another_worker_
         assert site.result_of(site.send("where", 20, 0)) == "w1@test", "it works again"
         assert site.ran_once() and len(site.starts()) == len(running + waiting + LATER) + 1
     assert site.nobody_is_blamed()
+
+
+@pytest.mark.parametrize("broker_url", ["redis"], indirect=True)
+def test_NEW_25_a_loop_that_waits_for_a_free_greenlet_is_not_called_stuck_and_gives_nothing_back(
+    new_site: Callable[..., Site], broker_url: str
+) -> None:
+    site = new_site(broker_url, poison_stuck_after=WITHOUT_HUB)
+    with site.worker("w1", "gevent", concurrency=1) as w1:
+        w1.wait_ready()
+        sent = [site.send("where", n, 2 * WITHOUT_HUB) for n in (3, 4)]
+        assert {site.result_of(each) for each in sent} == {"w1@test"}
+        assert "stuck loop" not in w1.log_text() and "begins afresh" not in w1.log_text()
+    assert site.ran_once()

@@ -107,7 +107,7 @@ class Reception:
             pool=pool,
             shutdown=Shutdown(),
             holds=(),
-            pulse=SimpleNamespace(stack=(), condemned_at=None),  # type: ignore[arg-type]
+            pulse=SimpleNamespace(portrait=SimpleNamespace(last=str), stack=(), condemned_at=None),  # type: ignore[arg-type]
             **dict.fromkeys(("cells", "rejoin", "deferred_cleanup"), others),
         )
 
