@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from celery_poison.pipeline.blame import ALWAYS, SIZES, Ask
 from celery_poison.pipeline.dispersion import Floats
@@ -58,11 +57,15 @@ class Chance(NamedTuple):
 
     def interval(self) -> tuple[float, float]:
         """Return the bounds of the share, to 95 %."""
+        from scipy import stats  # takes a second or more, which who asks for no forecast need not wait
+
         low, high = stats.beta.ppf(_SURE, *self._beta())
         return float(low) if self.above else 0.0, float(high)
 
     def expected(self, runs: float) -> tuple[int, int]:
         """Return how many of so many further runs are above the limit, to 95 %."""
+        from scipy import stats
+
         many = max(1, round(runs / self.varying))
         low, high = stats.betabinom.ppf(_SURE, many, *self._beta()) * self.varying
         return int(np.floor(low)), int(np.ceil(high))
@@ -163,6 +166,8 @@ def _log(counts: Floats, places: Any, rank: float) -> Floats:
 
 def _drift(runs: pd.DataFrame, release: str, chance: float) -> dict[str, Any]:
     """Return how many times as much a task needs under a release, where that is not by chance."""
+    from scipy import stats
+
     sides = [runs[runs["release"] == release], runs[(runs["release"] != release) & runs["release"].notna()]]
     tables = [side.pivot_table("n", "date", "place", aggfunc="sum", fill_value=0) for side in sides]
     ends = ("times", "low", "high")

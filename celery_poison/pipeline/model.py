@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 from celery_poison.pipeline.dispersion import Codes, Floats, Trend, Varying
 
@@ -127,8 +127,10 @@ def q_values(p: Floats, seen: int) -> Floats:
     """
     if not len(p):
         return p
-    told: Floats = np.minimum(1.0, stats.false_discovery_control(p) * max(seen, len(p)) / len(p))
-    return told
+    order, told = np.argsort(p), np.empty(len(p))
+    rates = p[order] * (len(p) / np.arange(1, len(p) + 1))
+    told[order] = np.minimum(1.0, np.minimum.accumulate(rates[::-1])[::-1])
+    return np.minimum(1.0, told * max(seen, len(p)) / len(p))
 
 
 def chance(deaths: Floats, expected: Floats, of: Floats) -> Floats:

@@ -7,7 +7,7 @@ only where they found some.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
@@ -125,11 +125,9 @@ def _twice(lake: Lake, since: Position | None) -> Any:
     ]
     if not rows:
         return pa.array([], pa.string())
-    frame = lake.session.createDataFrame(rows, "own array<string>, before array<string>")
-    found = frame.repartition(_many(lake.session, rows)).mapInArrow(
-        partial(_told_twice, uri=lake.journal.uri), "mid string"
-    )
-    return _values(found.toArrow()["mid"])
+    task = partial(_told_twice, uri=lake.journal.uri)
+    columns = "own array<string>, before array<string>"
+    return _values(sink.gathered(lake.session, rows, columns, task, "mid string")["mid"])
 
 
 def _told_twice(days: Iterator[pa.RecordBatch], uri: str) -> Iterator[pa.RecordBatch]:
@@ -148,16 +146,12 @@ def _told_twice(days: Iterator[pa.RecordBatch], uri: str) -> Iterator[pa.RecordB
             yield pa.RecordBatch.from_arrays([pa.concat_arrays([twice, later])], ["mid"])
 
 
-def _many(session: Any, rows: Sequence[Any]) -> int:
-    return min(len(rows), int(session.conf.get("spark.sql.shuffle.partitions")))
-
-
 def _sought(session: Any, table: Table, filters: Filters, sought: _Sought) -> Any:
     files = table.files(filters)
     if not files:
         return session.createDataFrame([], JOURNAL)
-    rows = session.createDataFrame(files, "path string, parts string").repartition(_many(session, files))
-    return rows.mapInArrow(partial(_search, uri=table.uri, sought=sought), JOURNAL)
+    task = partial(_search, uri=table.uri, sought=sought)
+    return sink.spread(session, files, "path string, parts string", task, JOURNAL)
 
 
 def _search(files: Iterator[pa.RecordBatch], uri: str, sought: _Sought) -> Iterator[pa.RecordBatch]:

@@ -71,6 +71,7 @@ _FEW = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.poison.tasks": "false",
 }
 #: A journal of no more is small: `all` of 200,000 entries takes a third of the jobs, and a seventh less work.
 FEW_ROWS = 250_000
@@ -109,6 +110,11 @@ def suit(session: Any, rows: int, said: Collection[str] = ()) -> None:
     for name, value in _FEW.items() if rows <= FEW_ROWS else ():
         if name not in said:
             session.conf.set(name, value)
+
+
+def has_tasks(session: Any) -> bool:
+    """Return whether what is ours is done by Spark's tasks; of few rows this process does it sooner."""
+    return str(session.conf.get("spark.poison.tasks", "true")).lower() == "true"
 
 
 def rebalanced(session: Any, frame: Any, columns: Collection[str]) -> Any:

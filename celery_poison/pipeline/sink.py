@@ -25,13 +25,15 @@ from pyarrow import fs
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from celery_poison.pipeline.session import has_tasks
+
 #: A row group is written out when it has so many rows; a file is closed when it has so many.
 _ROWS, _MOST_ROWS = 131_072, 4_000_000
 #: Files of 1.4 MB were read faster whole than by columns, files of 7 MB were not.
 _SMALL = 2 * 2**20
 #: Nearly every row has another value here, so that a dictionary of them would only cost.
 _UNIQUE = frozenset({"entry", "seq", "id", "mid", "token", "started_at", "ended_at", "first_at", "last_at"})
-_TOLD = "path string, size long, rows long, parts string, stats string"
+_TOLD = "path string, size bigint, rows bigint, parts string, stats string"
 _KINDS: dict[str, pa.DataType] = {
     "string": pa.string(),
     "bigint": pa.int64(),
@@ -70,6 +72,12 @@ class Written:
         return AddAction(self.path, self.size, self.parts, int(time.time() * 1000), True, stats)
 
 
+#: What Spark's tasks, or this process, make of rows.
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+#: Rows that name files.
+Files = Sequence[tuple[Any, ...]]
+
+
 def is_local(uri: str) -> bool:
     """Return whether a table lies in a directory, which every process must then see by the same path."""
     return "://" not in uri or uri.startswith("file:")
@@ -94,8 +102,10 @@ def opened(place: fs.FileSystem, path: str) -> pa.NativeFile:
     return pa.BufferReader(source.read()) if is_small else source
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return a schema of Spark's as one of Arrow's."""
+def arrow_schema(schema: StructType | str) -> pa.Schema:
+    """Return a schema of Spark's, or its words, as one of Arrow's."""
+    if isinstance(schema, str):
+        return pa.schema((name, _KINDS[kind]) for name, kind in map(str.split, schema.split(", ")))
     return pa.schema([pa.field(each.name, _KINDS[each.dataType.simpleString()]) for each in schema])
 
 
@@ -120,10 +130,41 @@ def told(files: Iterable[Written]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{**asdict(file), "parts": json.dumps(dict(file.parts))}])
 
 
-def tell(rows: Any, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Written]:
-    """Run a task that yields :func:`told` over a DataFrame."""
-    found = rows.mapInArrow(task, _TOLD).collect()
-    return [Written(**row.asDict() | {"parts": json.loads(row["parts"])}) for row in found]
+def tell(rows: Any, task: Task) -> list[Written]:
+    """Run a task that yields :func:`told` over a DataFrame; over few rows in this process."""
+    if has_tasks(rows.sparkSession):
+        found = rows.mapInArrow(task, _TOLD).toArrow().to_pylist()
+    else:
+        found = [row for batch in task(iter(rows.toArrow().to_batches())) for row in batch.to_pylist()]
+    return [Written(**row | {"parts": json.loads(row["parts"])}) for row in found]
+
+
+def spread(session: Any, files: Files, columns: str, task: Task, schema: StructType | str) -> Any:
+    """Return what a task makes of rows that name files, as a DataFrame; each of Spark's tasks gets some.
+
+    Where the journal is small this process is the only task.
+    """
+    if has_tasks(session):
+        # A task opens a store once, for all of its files.
+        many = min(len(files), int(session.conf.get("spark.sql.shuffle.partitions")))
+        return session.createDataFrame(files, columns).repartition(many).mapInArrow(task, schema)
+    return session.createDataFrame(_here(files, columns, task, schema), schema)
+
+
+def gathered(session: Any, files: Files, columns: str, task: Task, schema: str) -> pa.Table:
+    """Return what :func:`spread` does, in this process."""
+    if has_tasks(session):
+        return spread(session, files, columns, task, schema).toArrow()
+    return _here(files, columns, task, schema)
+
+
+def _here(files: Files, columns: str, task: Task, schema: StructType | str) -> pa.Table:
+    kinds, kind = arrow_schema(columns), arrow_schema(schema)
+    values = (
+        pa.array(column, each.type) for column, each in zip(zip(*files, strict=True), kinds, strict=True)
+    )
+    batch = pa.RecordBatch.from_arrays([*values], schema=kinds)
+    return pa.Table.from_batches((each.cast(kind) for each in task(iter([batch]))), kind)
 
 
 def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]) -> list[Written]:
@@ -208,13 +249,12 @@ def read(
         files: what :func:`listed` told of those that are read.
         columns: that are read, the others are null; empty: all.
     """
-    # A task opens the store once, for all of its files; what is not asked for does not go through it.
-    many = min(len(files), int(session.conf.get("spark.sql.shuffle.partitions")))
-    rows = session.createDataFrame(files, "path string, parts string").repartition(many)
+    # What is not asked for does not go through the store.
     wanted = StructType([each for each in schema if not columns or each.name in columns])
     task = partial(_read, uri=uri, schema=arrow_schema(wanted), columns=list(columns) or None)
     nulls = {each.name: F.lit(None).cast(each.dataType) for each in schema if each.name not in wanted.names}
-    return rows.mapInArrow(task, wanted).withColumns(nulls).select(*schema.names)
+    rows = spread(session, files, "path string, parts string", task, wanted)
+    return rows.withColumns(nulls).select(*schema.names)
 
 
 def _read(
@@ -269,11 +309,10 @@ def check(session: Any, uri: str, delta: Any) -> list[tuple[str, int, str]]:
     actions = pa.table(delta.get_add_actions(flatten=True)).select(["path", "num_records"]).to_pylist()
     if not actions:
         return []
-    rows = session.createDataFrame(
-        [(each["path"], each["num_records"] or 0) for each in actions], "path string, rows long"
-    ).repartition(len(actions))
-    found = rows.mapInArrow(partial(_check, uri=uri), "path string, rows long, why string").collect()
-    return [(row["path"], row["rows"], row["why"]) for row in found]
+    files = [(each["path"], each["num_records"] or 0) for each in actions]
+    told = "path string, rows bigint, why string"
+    found = gathered(session, files, "path string, rows bigint", partial(_check, uri=uri), told)
+    return [(row["path"], row["rows"], row["why"]) for row in found.to_pylist()]
 
 
 def _check(files: Iterator[pa.RecordBatch], uri: str) -> Iterator[pa.RecordBatch]:
