@@ -145,17 +145,21 @@ def spread(session: Any, files: Files, columns: str, task: Task, schema: StructT
     Where the journal is small this process is the only task.
     """
     if has_tasks(session):
-        # A task opens a store once, for all of its files.
-        many = min(len(files), int(session.conf.get("spark.sql.shuffle.partitions")))
-        return session.createDataFrame(files, columns).repartition(many).mapInArrow(task, schema)
+        return _by_tasks(session, files, columns, task, schema)
     return session.createDataFrame(_here(files, columns, task, schema), schema)
 
 
 def gathered(session: Any, files: Files, columns: str, task: Task, schema: str) -> pa.Table:
     """Return what :func:`spread` does, in this process."""
     if has_tasks(session):
-        return spread(session, files, columns, task, schema).toArrow()
+        return _by_tasks(session, files, columns, task, schema).toArrow()
     return _here(files, columns, task, schema)
+
+
+def _by_tasks(session: Any, files: Files, columns: str, task: Task, schema: StructType | str) -> Any:
+    # A task opens a store once, for all of its files.
+    many = min(len(files), int(session.conf.get("spark.sql.shuffle.partitions")))
+    return session.createDataFrame(files, columns).repartition(many).mapInArrow(task, schema)
 
 
 def _here(files: Files, columns: str, task: Task, schema: StructType | str) -> pa.Table:
@@ -249,11 +253,11 @@ def read(
         files: what :func:`listed` told of those that are read.
         columns: that are read, the others are null; empty: all.
     """
-    # What is not asked for does not go through the store.
+    # What is not asked for does not go through the store. All rows are too many for this process.
     wanted = StructType([each for each in schema if not columns or each.name in columns])
     task = partial(_read, uri=uri, schema=arrow_schema(wanted), columns=list(columns) or None)
     nulls = {each.name: F.lit(None).cast(each.dataType) for each in schema if each.name not in wanted.names}
-    rows = spread(session, files, "path string, parts string", task, wanted)
+    rows = _by_tasks(session, files, "path string, parts string", task, wanted)
     return rows.withColumns(nulls).select(*schema.names)
 
 
