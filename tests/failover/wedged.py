@@ -24,8 +24,11 @@ def set_own_timer(**_: Any) -> None:
 
 
 @worker_process_init.connect
-def hang(**_: Any) -> None:
-    while os.path.exists(os.environ.get("BAD_INIT", "")):
+def hang_or_exit(**_: Any) -> None:
+    """Hang while the file BAD_INIT is there; exit where it says so."""
+    while os.path.exists(path := os.environ.get("BAD_INIT", "")):
+        if Path(path).read_text() == "exit":
+            os._exit(1)
         time.sleep(0.1)
 
 
