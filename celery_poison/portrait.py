@@ -15,6 +15,12 @@ from typing import Any
 from celery_poison.basics.text import duration
 from celery_poison.model import Record
 
+#: What lets RabbitMQ wait, and no worker: Celery's words for it.
+LET_IT_DELAY = (
+    'set task_default_queue_type="quorum" and task_default_exchange_type="topic", for new queues:'
+    " RabbitMQ itself delays messages then"
+)
+
 
 class Condition(StrEnum):
     """How a worker is, in the word that every command and metric uses."""
@@ -52,6 +58,8 @@ class Portrait(Record):
         slots, slots_busy: of the pool.
         slots_past: taken by a task that has run for twice its time limit, and ``patience`` beyond it.
         oldest_waiting: for how long the oldest message that is held here has not begun.
+        delayed: messages that wait here for a time of their own, where they take the places of others;
+        queues_filled: from how many queues it takes nothing more for that.
     """
 
     patience: float = 30.0
@@ -65,6 +73,8 @@ class Portrait(Record):
     slots_busy: int = 0
     slots_past: int = 0
     oldest_waiting: float = 0.0
+    delayed: int = 0
+    queues_filled: int = 0
 
     def encode(self) -> str:
         """Return it as JSON, for one field of a heartbeat."""

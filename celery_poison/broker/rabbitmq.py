@@ -10,12 +10,6 @@ from celery import Celery
 from celery.utils.quorum_queues import detect_quorum_queues
 from kombu import Connection, Queue
 
-#: What lets RabbitMQ wait, and no worker: Celery's words for it.
-LET_IT_DELAY = (
-    'set task_default_queue_type="quorum" and task_default_exchange_type="topic", for new queues:'
-    " RabbitMQ itself delays messages then"
-)
-
 
 def version_of(connection: Any) -> tuple[int, int]:
     """Return the version of the RabbitMQ behind an open connection of amqp's; (0, 0) of another broker."""

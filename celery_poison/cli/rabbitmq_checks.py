@@ -9,8 +9,9 @@ from celery import Celery
 from kombu import Connection
 
 from celery_poison.basics.text import some_of
-from celery_poison.broker.rabbitmq import LET_IT_DELAY, filled_by_delays
+from celery_poison.broker.rabbitmq import filled_by_delays
 from celery_poison.cli.redis_checks import Finding
+from celery_poison.portrait import LET_IT_DELAY
 
 
 def examine(app: Celery, connection: Connection) -> Iterator[Finding]:

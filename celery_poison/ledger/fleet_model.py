@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from celery_poison.basics.text import when
+from celery_poison.basics.text import count_of, when
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.model import Record
-from celery_poison.portrait import STUCK, Condition, Portrait, explain, judge
+from celery_poison.portrait import LET_IT_DELAY, STUCK, Condition, Portrait, explain, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,18 @@ class WorkerRecord(Record):
         else:
             why = explain(self.portrait, condition)
         return f"worker {self.worker} does not work ({condition}): {why}"
+
+    @property
+    def filled(self) -> str:
+        """A sentence on what waits here for its time and keeps others out; empty where nothing does."""
+        seen = self.portrait
+        if not self.alive or seen is None or not seen.queues_filled:
+            return ""
+        return (
+            f"worker {self.worker} begins nothing more of {count_of(seen.queues_filled, 'queue')}: it is full"
+            f" of {count_of(seen.delayed, 'message')} with an ETA, a countdown or a retry's pause; cure:"
+            f" {LET_IT_DELAY}"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "condition": self.condition()}

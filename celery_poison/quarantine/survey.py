@@ -210,6 +210,7 @@ def _doubts(seen: Overview, settings: Settings) -> Iterator[str]:
         yield f"worker {dead} died and its messages are still being put back (incident {incident})"
     if seen.stranded.unread:
         yield seen.stranded.unread
+    yield from (worker.filled for worker in seen.workers if worker.filled)
     yield from filter(None, (each.warning for each in seen.queues))
     yield from _nearly_full(seen.memory, settings)
 

@@ -14,6 +14,7 @@ from celery.worker.state import active_requests, all_total_count, reserved_reque
 from celery_poison.portrait import Condition, Portrait, explain, judge
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.upstream import hooks
+from celery_poison.worker.delays import fills
 from celery_poison.worker.inflight import unchanged
 from celery_poison.worker.loop_clock import LoopClock
 from celery_poison.worker.site import Site
@@ -98,6 +99,8 @@ class SelfPortrait:
         ]
         up, expected, childless = self._children.look(getattr(self._site.loop.consumer, "pool", None))
         ago, away = self._clock.turned_ago(), self._clock.away_for()
+        loop = self._site.loop
+        delayed, filled = fills(loop.consumer) if loop.is_filled_by_delays else (0, 0)
         return Portrait(
             patience=self._patience(),
             loop_turned_ago=None if ago is None else round(ago, 3),
@@ -110,6 +113,8 @@ class SelfPortrait:
             slots_busy=len(ages),
             slots_past=sum(age > self._most(each) for each, age in ages),
             oldest_waiting=round(max((age for _, age in self._waiting.look(waiting)), default=0.0), 3),
+            delayed=delayed,
+            queues_filled=filled,
         )
 
     def _waits_for_slot(self) -> bool:

@@ -42,6 +42,7 @@ class EventLoop:
         epoch: number of that connection; changes when it is lost, too. What came by an earlier one is void.
         clock: when the loop last turned.
         handed: the request that it gives to the pool at this moment.
+        is_filled_by_delays: messages that wait for their time take the places of others.
     """
 
     handed: Any = None
@@ -55,6 +56,7 @@ class EventLoop:
         self.consumer: Any = None
         self.epoch = 0
         self.clock = LoopClock()
+        self.is_filled_by_delays = False
 
     def start_afresh(self, reason: str) -> None:
         """Leave the broker and come back (on the event loop)."""

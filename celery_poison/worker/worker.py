@@ -358,7 +358,7 @@ class Worker:
     def connected(self, consumer: Any) -> None:
         """It is connected to its broker, perhaps anew."""
         self.broadcasts.say(consumer.app.amqp.queues.consume_from.values())
-        self._delays.say(consumer)
+        self.loop.is_filled_by_delays = self._delays.say(consumer)
         self._background.do(partial(self._health.note_broker, self._ledger), lambda: False)
 
     def begin_rounds(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from tests.apps import tasks
 
 #: Names of the extensions that there are, with spaces between them; all, where the variable is missing.
 EXTENSIONS = "POISON_TEST_EXTENSIONS"
+#: A JSON object of Celery settings for every app of a run.
+SETTINGS = "POISON_TEST_SETTINGS"
 
 DEFAULTS: dict[str, Any] = {
     "accept_content": ["json", "pickle"],
@@ -41,6 +44,7 @@ def build_app(environ: Mapping[str, str], *, current: bool = False) -> Celery:
         keep_extensions(environ)
     app = Celery("fleet", set_as_current=current)
     app.conf.update(DEFAULTS)
+    app.conf.update(json.loads(os.environ.get(SETTINGS) or "{}"))
     app.conf.update(broker_url=environ["BROKER_URL"], result_backend=environ.get("RESULT_BACKEND"))
     if environ.get("POISON_REDIS_URL"):
         app.conf.poison_redis_url = environ["POISON_REDIS_URL"]

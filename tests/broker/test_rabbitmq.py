@@ -12,6 +12,8 @@ from kombu import Connection
 
 from celery_poison.broker.publish import depth
 from celery_poison.broker.rabbitmq import counts_no_nack, filled_by_delays, version_of
+from celery_poison.portrait import Condition
+from celery_poison.quarantine.survey import overview
 from tests.apps.harness import Fleet
 
 LIMIT = 2
@@ -65,6 +67,20 @@ def test_NEW_30_what_a_pause_or_a_shutdown_puts_back_costs_no_delivery_limit(
     # On older versions, each of both ways of giving back costs one of them.
     assert _counts(fleet) == [None if counts_no_nack(version) else 2] * 3
     assert fleet.marks.count("healthy", "start") == {}, sent
+
+
+def test_NEW_30_status_names_a_worker_that_messages_with_a_countdown_fill(fleet: Fleet) -> None:
+    for n in range(4):
+        fleet.send("healthy", n, countdown=3600)
+    with fleet.worker(concurrency=1):
+        fleet.await_that(lambda: not _waiting(fleet), "prefetched")
+        fleet.send("healthy", 4)
+        fleet.await_that(
+            lambda: [each for each in overview(fleet.app).warnings if "is full" in each], "is named"
+        )
+        (worker,) = fleet.quarantine.queries.workers(60_000)
+        assert "nothing more of 1 queue: it is full of 4 messages with an ETA" in worker.filled
+        assert worker.condition() is Condition.WORKING, "the pool is free, and nobody need restart it"
 
 
 @pytest.mark.parametrize(
