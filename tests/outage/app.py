@@ -5,5 +5,7 @@ from __future__ import annotations
 import os
 
 from tests.outage.apps import build
+from tests.outage.dying import die_where_told
 
+die_where_told()
 app = build(os.environ, current=True)
