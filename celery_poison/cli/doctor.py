@@ -30,6 +30,7 @@ from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.quarantine.owner import check_owner, move_broker, without_secrets
+from celery_poison.quarantine.queues import find_deaf
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.quarantine.survey import untried
@@ -155,7 +156,9 @@ def _examine_ledger(app: Celery, settings: Settings, ledger: Ledger) -> Iterator
     yield from redis_checks.clock(ledger.client)
     yield _check_owner(app, Views(ledger))
     yield _check_stuck(app)
-    workers = Views(ledger).workers(int(settings.activation_interval * 1000))
+    queries = Views(ledger)
+    workers = queries.workers(int(settings.activation_interval * 1000))
+    yield from _check_workers(app, queries, workers + queries.frozen(workers))
     yield from _check_trials(settings, [worker for worker in workers if worker.alive])
 
 
@@ -195,6 +198,18 @@ def _check_owner(app: Celery, queries: Views) -> Finding:
         cure = "give every app and broker its own poison_namespace; or --broker-moved, see --help"
         return Finding("owner", str(error), cure, broken=True)
     return Finding("owner", "this app's" if signed else "not signed yet: the first worker signs it")
+
+
+def _check_workers(app: Celery, queries: Views, workers: list[WorkerRecord]) -> Iterator[Finding]:
+    """Yield each worker that lives and does not work (NEW-25); else how many work."""
+    deaf, _ = find_deaf(app, queries, workers)
+    troubles = [worker.trouble or worker.idle_story for worker in workers]
+    troubles = [*filter(None, troubles), *(each.story for each in deaf)]
+    for trouble in troubles:
+        why, _, cure = trouble.partition("; cure: ")
+        yield Finding("workers", why, cure)
+    if not troubles:
+        yield Finding("workers", f"{sum(worker.alive for worker in workers)} alive, and each works")
 
 
 def _check_trials(settings: Settings, workers: list[WorkerRecord]) -> Iterator[Finding]:

@@ -96,6 +96,16 @@ class WorkerRecord(Record):
             f" {LET_IT_DELAY}"
         )
 
+    @property
+    def idle_story(self) -> str:
+        """A sentence where it works and was told to consume no queue (``cancel_consumer``); else empty."""
+        has_begun = self.portrait is not None and self.portrait.loop_turned_ago is not None
+        works = has_begun and self.condition() is Condition.WORKING
+        if self.queues or self.paused or not works:
+            return ""
+        cure = "celery control add_consumer QUEUE, or restart it"
+        return f"worker {self.worker} lives and consumes no queue; cure: {cure}"
+
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "condition": self.condition()}
 

@@ -211,6 +211,7 @@ def _doubts(seen: Overview, settings: Settings) -> Iterator[str]:
     if seen.stranded.unread:
         yield seen.stranded.unread
     yield from (worker.filled for worker in seen.workers if worker.filled)
+    yield from filter(None, (worker.idle_story for worker in seen.workers))
     yield from filter(None, (each.warning for each in seen.queues))
     yield from _nearly_full(seen.memory, settings)
 

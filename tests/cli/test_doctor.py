@@ -43,6 +43,7 @@ OK_EVERYWHERE += [
     "clock",
     "owner",
     "stuck",
+    "workers",
     "tasks",
     "broker",
     "results",

@@ -40,6 +40,8 @@ def test_NEW_25_a_worker_whose_event_loop_stands_is_named_until_it_turns_again(
         assert "broken: worker w1@test/" in said and "does not work (stuck loop): its event loop" in said
         assert "all is well" not in said and "1 alive, 0 silent, 0 stopping, 1 stuck loop" in said
         assert "cure: restart it" in console.run("ready", "w1@test", status=1).stderr
+        (examined,) = [one for one in console.json("doctor") if one["check"] == "workers"]
+        assert examined["level"] == "warn" and "stuck loop" in examined["said"], examined
         registry = CollectorRegistry()
         with register(site.app, interval=0.1, registry=registry):
             counted = ("stuck_workers", ("stuck loop",))
@@ -49,6 +51,10 @@ def test_NEW_25_a_worker_whose_event_loop_stands_is_named_until_it_turns_again(
         site.await_that(lambda: "works again; it was: stuck loop" in w1.log_text(), "it is logged")
         assert console.json("ready")["ready"]
         assert site.result_of(site.send("where", 2, 0)) == "w1@test"
+        site.app.control.cancel_consumer(site.app.conf.task_default_queue)
+        site.await_that(lambda: not console.json("workers")[0]["queues"], "it consumes nothing")
+        assert "consumes no queue; cure: celery control" in console.run("ready", "w1@test", status=1).stderr
+        assert "WARNING  worker w1@test" in console.out("status"), console.out("status")
     assert site.nobody_is_blamed()
 
 

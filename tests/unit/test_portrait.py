@@ -168,3 +168,16 @@ def test_pool_processes_are_missed_only_beyond_the_time_that_celery_gives_them(
     begun[0] += 1
     assert children.look(pool) == (0, 2, 0.0), "one came up between two looks, and began a task"
     assert Children(app, SimpleNamespace(contained=True)).look(pool) == (0, 0, 0.0)  # type: ignore[arg-type]
+
+
+def test_NEW_25_a_worker_that_was_told_to_consume_nothing_is_named_and_one_that_is_paused_is_not() -> None:
+    told = WorkerRecord(worker="w1@h/b", portrait=replace(WELL, loop_turned_ago=0.1))
+    assert told.condition() is Condition.WORKING and "consumes no queue; cure: " in told.idle_story
+    others = (
+        {"queues": "celery"},
+        {"paused": "celery"},
+        {"stopping": True},
+        {"alive": False},
+        {"portrait": None},
+    )
+    assert not any(replace(told, **otherwise).idle_story for otherwise in others)
