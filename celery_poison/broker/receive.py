@@ -11,12 +11,12 @@ tag that names the worker, so that
   back there and nowhere else.
 
 An idle worker waits on the queue that is next in turn, and looks at its other queues and priorities
-ten times a second.
+ten times a second while they are in use, else twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from itertools import count
@@ -38,8 +38,11 @@ logger = get_logger("celery_poison")
 #: Says of a boot id whether its worker lives; False also if it is unknown, None if that cannot be asked now.
 OwnerIsAlive = Callable[[str], bool | None]
 
-#: Seconds an idle worker waits on one queue before it looks at the others.
-PATIENCE = 0.1
+#: Seconds an idle worker waits on one queue before it looks at the others. While nothing comes, each wait is
+#: twice as long as the last, up to :data:`LONGEST`, unless another than that one had something lately.
+PATIENCE, LONGEST = 0.1, 0.5
+#: Seconds for which a list that had something counts as in use.
+IN_USE = 300.0
 
 #: Of delivery tags: no two in one process are the same, whatever they came by.
 _numbers = count(1)
@@ -57,6 +60,11 @@ redis.call('ZADD', KEYS[3], ARGV[2], ARGV[1])
 redis.call('HSET', KEYS[2], ARGV[1], '[' .. item .. ', "", ' .. cjson.encode(queue) .. ']')
 return {queue, item}
 """
+
+#: The same after a wait: mostly nothing is there, which one command tells of all queues, if not too many.
+_FETCH_IF_ANY = (
+    "if #KEYS < 4000 and redis.call('EXISTS', KEYS[1], unpack(KEYS, 4)) == 0 then return false end" + _FETCH
+)
 
 
 class Arrival(NamedTuple):
@@ -207,9 +215,12 @@ class OwnedChannel(_Base):
     _fetches = False
     _receives = False
     _tag_in_flight = ""
-    _script: Any = None
+    _scripts: Sequence[Any] = ()
     _waits = True
     _found = False
+    #: Seconds of the next wait, and until when none is longer than the shortest.
+    _patience = PATIENCE
+    _in_use_until = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.boot_id = self.new_boot_id()
@@ -329,9 +340,9 @@ class OwnedChannel(_Base):
         self._brpop_sent_at = monotonic()
         self._tag_in_flight = self.next_tag()
         self.book.take(self._tag_in_flight, self)
-        wait, fetch = self._commands(queues)
         # After a message there is probably another: it is fetched without waiting for it first.
         self._waits = not self._found
+        wait, fetch = self._commands(queues)
         connection.send_packed_command(connection.pack_commands([wait, fetch] if self._waits else [fetch]))
 
     def _commands(self, queues: list[str]) -> tuple[list[Any], list[Any]]:
@@ -342,8 +353,8 @@ class OwnedChannel(_Base):
         fixed = [arriving, prefix + self.unacked_key, prefix + self.unacked_index_key]
         keys = fixed + [key for key, _ in rows]
         words = [self._tag_in_flight, time(), queues[0], *[queue for _, queue in rows]]
-        wait = ["BLMOVE", first, arriving, "RIGHT", "LEFT", PATIENCE]
-        return wait, ["EVALSHA", self._script, len(keys), *keys, *words]
+        wait = ["BLMOVE", first, arriving, "RIGHT", "LEFT", self._patience]
+        return wait, ["EVALSHA", self._scripts[self._waits], len(keys), *keys, *words]
 
     def _brpop_read(self, **options: Any) -> Any:
         self.heard_at = monotonic()
@@ -370,11 +381,11 @@ class OwnedChannel(_Base):
                 flush()
 
     def _fetched(self) -> tuple[str, Any]:
-        connection = self.client.connection
+        connection, moved = self.client.connection, None
         try:
             if self._waits:
                 with suppress(self.ResponseError):  # the second reply is on its way all the same
-                    self.client.parse_response(connection, "BLMOVE")
+                    moved = self.client.parse_response(connection, "BLMOVE")
             reply = self.client.parse_response(connection, "EVALSHA")
         except NoScriptError:  # Redis has lost its scripts
             self._nothing_came()
@@ -388,11 +399,15 @@ class OwnedChannel(_Base):
         if not reply:
             self._nothing_came()
             raise Empty
-        self._found = True
+        self._found, self._patience = True, PATIENCE
+        if self._waits and moved is None:
+            self._in_use_until = monotonic() + IN_USE
         queue, item = reply
         return text(queue), item
 
     def _nothing_came(self) -> None:
+        if self._waits and monotonic() >= self._in_use_until:
+            self._patience = min(LONGEST, 2 * self._patience)
         self.book.nothing_came(self._tag_in_flight)
         self._tag_in_flight = ""
 
@@ -415,7 +430,8 @@ class OwnedChannel(_Base):
 
     def _load_script(self) -> None:
         with self.conn_or_acquire() as client:
-            self._script = client.execute_command("SCRIPT LOAD", _FETCH)
+            texts = _FETCH, _FETCH_IF_ANY
+            self._scripts = [client.execute_command("SCRIPT LOAD", text) for text in texts]
 
     def next_tag(self) -> str:
         return f"{self.boot_id}-{next(_numbers)}"
