@@ -42,7 +42,7 @@ class Wish(Record):
                 since=wish["at_ms"] / 1000,
                 until=wish["until_ms"] / 1000,
             )
-        except (TypeError, LookupError, OverflowError) as error:
+        except (TypeError, LookupError, OverflowError, RecursionError) as error:
             raise ValueError(f"{raw!r} is no wish") from error
 
     @property
