@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from examples.histories import World, write_lake
-
 pytest.importorskip("pyspark")
+
+from examples.histories import World, write_lake
 
 
 def test_NEW_7_the_command_itself_reports_to_the_byte_what_tasks_report(

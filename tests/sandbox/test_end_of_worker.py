@@ -14,7 +14,7 @@ EVER = 10**9
 def test_EMS_2_a_worker_whose_end_its_nursery_saw_is_not_waited_for(court: Court, pool: str) -> None:
     def unwell() -> list[str]:
         reply = court.ledger.scripts.call("watch", activation_ms=EVER, patience_ms=EVER)
-        return [word.decode() for word in reply[4:]]
+        return [word.decode() for word in reply[10]]
 
     with court.worker(pool=pool) as worker:
         court.await_that(court.quarantine.queries.leases, "it has a lease")

@@ -365,6 +365,8 @@ def _dead_starts() -> Iterator[DeadStart]:
     for phase, alone, ended, history, rest, (together, ran_s, deaths, workers) in itertools.product(
         Phase, range(4), Ended, histories, list(flags), sharers
     ):
+        if phase is Phase.WENT_BACK and ended is not Ended.DONE:
+            continue  # it is on record with its end
         start = Start(phase, "b.1", "w@n/b", 1, 0, 2, alone, "i", "t", "q", 2, 5, 0, 1)
         blow = Blow(together, ran_s, 2, deaths, workers)
         yield DeadStart(start, ended, history, *rest, blow=blow)

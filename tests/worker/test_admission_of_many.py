@@ -108,6 +108,8 @@ class Site:
                 delivery_info=self.delivery_info(redelivered),
                 queue_name="q",
                 content_type="application/json",
+                content_encoding="utf-8",
+                delivery_tag=number,
                 body=b"[[], {}, {}]",
                 ack=lambda: None,
             )
@@ -242,8 +244,8 @@ def test_NEW_3_the_user_s_function_is_asked_in_the_background_under_an_admit_mar
 def test_a_parked_message_is_not_dropped_for_what_its_equal_did_meanwhile(site: Callable[..., Site]) -> None:
     """On RabbitMQ nothing tells two publishes without a stamp from each other, if they are equal."""
     here, equal = site(), identify({"id": "i1", "task": "t"}, "", b"")
-    first, second = (Start.of(token, "w0@h/a", "i1", "t", queue="q") for token in ("a.1", "a.2"))
-    for mid in (equal, "m1"):
+    for mid, tokens in ((equal, ("a.1", "a.2")), ("m1", ("a.3", "a.4"))):
+        first, second = (Start.of(token, "w0@h/a", "i1", "t", queue="q") for token in tokens)
         assert here.ledger.parking.park(mid, b"", first, number=0, parcel=b"")
         assert here.ledger.messages.claim(mid, b"", second)
         here.ledger.client.hset(here.ledger.keys.done, second.token, Ended.DONE.value)

@@ -44,7 +44,9 @@ class Stub:
             "outcomes": SimpleNamespace(
                 never_started=lambda delivery, put_back: self.dropped.append((delivery, put_back))
             ),
-            "inflight": SimpleNamespace(let_in=lambda token: None),
+            "inflight": SimpleNamespace(
+                let_in=lambda token: None, hand_over=lambda let_in, delivery: let_in(delivery)
+            ),
             "recorder": SimpleNamespace(mark=lambda mid, start: self.marked.append(mid)),
             "checker": SimpleNamespace(must_ask=lambda *about: False),
             "settings": Settings(),
