@@ -36,7 +36,9 @@ def test_of_runs_beside_each_other_no_peak_is_known(new_crew: Any, redis_url: st
     crew: Crew = new_crew(redis_url)
     with crew.worker(pool="threads", concurrency=2):
         for number in (1, 2):
-            crew.send("healthy", number, 1.0)
+            crew.send("gated", number)
+        crew.await_that(lambda: len(crew.marks.count("gated", "start")) == 2, "both run")
+        crew.marks.open_gate()
         crew.await_that(lambda: len(crew.events("finished")) == 2, "both ended")
     assert [each["run_memory_kb"] for each in crew.events("finished")] == ["", ""]
 
