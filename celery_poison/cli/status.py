@@ -187,8 +187,6 @@ def _not_living(asked: list[WorkerRecord], whose: str, ended: str) -> Iterator[s
             yield f"worker {worker.worker} has been silent since {when(worker.last_beat)}; cure: restart it"
         elif worker.stopping:
             yield f"worker {worker.worker} is leaving"
-        elif worker.idle_story:
-            yield worker.idle_story
 
 
 @verb(utc_option, json_option)

@@ -10,12 +10,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 import redis
-from pyspark.sql import Row
 
 from celery_poison.ledger.keys import Keys
 from celery_poison.pipeline.ingest.stream import parts
@@ -100,18 +99,23 @@ def add_spread(client: redis.Redis, count: int) -> None:
 class Here:
     """Stands for a Spark session to an ingest: its tasks run in this process, one after the other."""
 
+    conf: ClassVar = {"spark.poison.tasks": "true"}
+
+    @property
+    def sparkSession(self) -> Here:
+        return self
+
     def range(self, start: int, end: int, step: int, tasks: int) -> Here:
         self._tasks = range(start, end, step)
         return self
 
     def mapInArrow(self, task: Any, schema: str) -> Here:
         given = (pa.RecordBatch.from_pydict({"id": [number]}) for number in self._tasks)
-        told = (row for each in given for batch in task(iter([each])) for row in batch.to_pylist())
-        self._told = [Row(**each) for each in told]
+        self._told = [batch for each in given for batch in task(iter([each]))]
         return self
 
-    def collect(self) -> list[Row]:
-        return self._told
+    def toArrow(self) -> pa.Table:
+        return pa.Table.from_batches(self._told)
 
 
 class Producer:
