@@ -129,7 +129,7 @@ def _went_with_it(case: Case, blow: Blow) -> bool:
 
 def _could_not_tell_of_its_end(case: Case, blow: Blow) -> bool:
     """Whether the worker of a run ended while Redis was away, or soon after: only the broker heard."""
-    return case.text in (REMEMBERED, EXPIRES) and any(
+    return case.text in (REMEMBERED, EXPIRES, PARKED) and any(
         run.life in blow.lives and run.end is not None and run.end - SLACK <= blow.began <= case.settled
         for run in case.runs
     )
@@ -223,6 +223,8 @@ def _came_together(case: Case, blow: Blow) -> bool:
 ENDS = "ends that wait for a copy"
 #: Of a start that ended; of a message that is a candidate, or has a history; of one whose history expires.
 ITS_END, REMEMBERED, EXPIRES = "its end is on record", "is remembered", "is remembered for a while"
+#: Of a message that was parked: nothing has ended that.
+PARKED = "is parked, or was published again"
 #: Not a fault but what comes of many: the end of a worker, whatever ended it.
 DEATH = "death"
 #: The fleet gate is closed, as the journal tells.

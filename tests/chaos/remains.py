@@ -18,7 +18,7 @@ from celery_poison.model import Parked, ParkingState, Start
 from celery_poison.portrait import STUCK
 from celery_poison.quarantine.queues import find_deaf
 from celery_poison.states import State
-from tests.chaos.excuses import ACTIVATION, ENDS, EXPIRES, ITS_END, REMEMBERED
+from tests.chaos.excuses import ACTIVATION, ENDS, EXPIRES, ITS_END, PARKED, REMEMBERED
 from tests.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 
 _KEYS = Keys()
@@ -104,9 +104,9 @@ def _of_ledger(client: redis.Redis, known: dict[str, set[str]]) -> Iterator[tupl
     raws = client.hgetall(_KEYS.parked)
     # One whose message is remembered is told with that, by its id; these states may stay on record.
     over_or_kept = (ParkingState.FINISHED, ParkingState.KEPT)
-    parked = ((mid, Parked.decode(raw)) for mid, raw in raws.items() if mid not in over)
-    told = {mid for mid, entry in parked if entry.state in over_or_kept or entry.start.id in histories}
-    yield "parked", len({*raws} - {*over} - told)
+    parked = [Parked.decode(raw) for mid, raw in raws.items() if mid not in over]
+    ids = {entry.start.id for entry in parked if entry.state not in over_or_kept}
+    known[PARKED] = ids - histories
 
 
 def _number(answer: Any) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.chaos.excuses import DEATH, EXPIRES, ITS_END, REMEMBERED, Wrong
+from tests.chaos.excuses import DEATH, EXPIRES, ITS_END, PARKED, REMEMBERED, Wrong
 from tests.chaos.judge import judge, judge_plain
 from tests.chaos.runs import Blow, Facts, Sent
 from tests.chaos.world import facts, from_log, kill, lines_of, run
@@ -334,7 +334,8 @@ def test_a_message_is_remembered_if_its_worker_ended_before_it_could_tell_of_its
     away, death = Blow("redis-down", 7, 12), Blow(DEATH, 9, 9, ("w1/1",), note="status 0")
     asked = Blow("warm", 8, 9, ("w1/1",))
     given = facts(run("a", 1, 8), blows=(away, death, asked), known={REMEMBERED: {"a"}})
-    assert Wrong.LEFT in excused(given)
+    assert Wrong.LEFT in excused(given) and Wrong.LEFT in excused(replace(given, known={PARKED: {"a"}}))
+    assert (Wrong.LEFT, "b") in found(replace(given, known={PARKED: {"b"}}))
     assert (Wrong.LEFT, "a") in found(replace(given, blows=[away]))
     assert (Wrong.LEFT, "a") in found(replace(given, blows=[replace(death, began=30, ended=30)]))
 
