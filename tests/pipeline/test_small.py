@@ -13,6 +13,9 @@ pytest.importorskip("pyspark")
 
 from examples.histories import World, write_lake
 
+#: Two whole reports; in every run the command's own tests have a small history.
+pytestmark = pytest.mark.matrix
+
 
 def test_NEW_7_the_command_itself_reports_to_the_byte_what_tasks_report(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
