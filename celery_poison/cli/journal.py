@@ -88,7 +88,7 @@ def tail(
         return (not chosen or entry["event"] in chosen) and fnmatchcase(entry["task"], task)
 
     is_narrow = bool(chosen or task != "*" or since is not None)
-    last = quarantine.journal()[0].last or "0-0"
+    last = (quarantine.journal()[0].last if follow else "") or "0-0"
     newest = quarantine.queries.journal(
         count=lines,
         wanted=is_wanted if is_narrow else None,
@@ -98,12 +98,7 @@ def tail(
     if not wants_json():
         click.echo(_newest(newest, is_narrow=is_narrow), err=True)
     while True:
-        for entry in entries:
-            last = max(last, entry["at"], key=position)
-            if wants_json():
-                click.echo(dumps(entry))
-            else:
-                _print_entry(entry)
+        last = _print_entries(entries, last)
         if not follow:
             break
         time.sleep(_LOOK_EVERY)
@@ -128,6 +123,17 @@ def _newest(entries: Sequence[dict[str, str]], *, is_narrow: bool) -> str:
     return (
         f"the newest {len(entries)} {entry} of the journal, since {sentences.at(entries[0])}; times in {zone}"
     )
+
+
+def _print_entries(entries: Iterable[dict[str, str]], last: str) -> str:
+    """Print entries; return the id of the newest of them, or ``last`` if that is newer."""
+    for entry in entries:
+        last = max(last, entry["at"], key=position)
+        if wants_json():
+            click.echo(dumps(entry))
+        else:
+            _print_entry(entry)
+    return last
 
 
 def _print_entry(entry: dict[str, str]) -> None:
