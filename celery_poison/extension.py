@@ -33,6 +33,13 @@ Arguments = tuple[Any, Mapping[str, Any]]
 EXTENSIONS = "celery_poison.extensions"
 
 
+def rooms_with(part: str) -> Iterator[Any]:
+    """Yield the modules of a name that extensions have, in their order; each is imported in its turn."""
+    for room in import_module(EXTENSIONS).ORDER if find_spec(EXTENSIONS) else ():
+        if find_spec(place := f"{EXTENSIONS}.{room}.{part}"):
+            yield import_module(place)
+
+
 class Extension:
     """The hooks; an extension overrides those that it needs. One object for each app."""
 

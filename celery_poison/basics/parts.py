@@ -1,8 +1,9 @@
-"""What extensions hand to the core: work of the monitor, an overview's panel, a worker's service, a hold."""
+"""What extensions hand to the core: work of the monitor, a panel, a finding, a worker's service, a hold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +44,28 @@ class Panel(NamedTuple):
     decisions: Sequence[str] = ()
     typed: Sequence[str] = ()
     warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        cure: what to do about a weakness.
+        broken: promises are broken; else it works, with a weakness if there is a cure.
+    """
+
+    check: str
+    said: str
+    cure: str = ""
+    broken: bool = False
+
+    @property
+    def level(self) -> str:
+        return "FAIL" if self.broken else "warn" if self.cure else "ok"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"check": self.check, "level": self.level, "said": self.said, "cure": self.cure}
 
 
 class Helper(Protocol):

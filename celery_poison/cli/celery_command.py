@@ -10,9 +10,10 @@ import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
-from celery_poison.extensions import ORDER
+from celery_poison.extension import rooms_with
 from celery_poison.worker import inspecting as inspecting  # `celery inspect` knows only what is registered
 
+#: Of the core.
 VERBS = {
     "status": "celery_poison.cli.status:status",
     "ready": "celery_poison.cli.status:ready",
@@ -24,7 +25,6 @@ VERBS = {
     "fail": "celery_poison.cli.decisions:fail",
     "discard": "celery_poison.cli.decisions:discard",
     "edit": "celery_poison.cli.edit:edit",
-    "repro": "celery_poison.extensions.repro.verbs:repro",
     "restore": "celery_poison.cli.decisions:restore",
     "purge": "celery_poison.cli.transfer:purge",
     "export": "celery_poison.cli.transfer:export",
@@ -34,9 +34,6 @@ VERBS = {
     "policy": "celery_poison.cli.rules:policy",
     "block": "celery_poison.cli.rules:block",
     "unblock": "celery_poison.cli.rules:unblock",
-    "pause": "celery_poison.extensions.holds.verbs:pause",
-    "resume": "celery_poison.extensions.holds.verbs:resume",
-    "outbox": "celery_poison.extensions.outbox.verbs:outbox",
     "gate": "celery_poison.cli.rules:gate",
     "monitor": "celery_poison.cli.monitor:monitor",
     "journal": "celery_poison.cli.journal:journal",
@@ -44,12 +41,6 @@ VERBS = {
     "flower": "celery_poison.cli.celery_command:flower",
     "pipeline": "celery_poison.cli.pipeline:pipeline",
 }
-
-
-def _is_here(place: str) -> bool:
-    """Whether a verb is of the core, or of an extension that was not left out."""
-    _, room, name = f"{place}..".split(".")[:3]
-    return room != "extensions" or name in ORDER
 
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -64,7 +55,7 @@ class LazyGroup(DYMGroup):
 
     def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.places = {verb: place for verb, place in places.items() if _is_here(place)}
+        self.places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.places]
@@ -75,7 +66,24 @@ class LazyGroup(DYMGroup):
         return found
 
 
-@click.group(cls=LazyGroup, places=VERBS, context_settings=HELP)
+class _Verbs(LazyGroup):
+    """With those of extensions: ``VERBS`` of their modules ``verbs``, listed after the verb ``AFTER``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        names = super().list_commands(ctx)
+        for room in rooms_with("verbs"):
+            place = names.index(room.AFTER) + 1
+            names[place:place] = [verb.name for verb in room.VERBS]
+        return names
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.places:
+            return super().get_command(ctx, cmd_name)
+        verbs = (verb for room in rooms_with("verbs") for verb in room.VERBS)
+        return next((verb for verb in verbs if verb.name == cmd_name), None)
+
+
+@click.group(cls=_Verbs, places=VERBS, context_settings=HELP)
 @click.pass_context
 @handle_preload_options
 def poison(ctx: click.Context) -> None:

@@ -17,9 +17,10 @@ import redis
 from kombu.transport import pyamqp
 from kombu.transport import redis as kombu_redis
 
+from celery_poison.basics.parts import Finding
 from celery_poison.basics.text import some_of
 from celery_poison.broker.publish import ANSWER_TIMEOUT, bounded_connection
-from celery_poison.cli.redis_checks import Finding, queued_and_dropped
+from celery_poison.cli.redis_checks import queued_and_dropped
 from celery_poison.plugin import Plugin
 from celery_poison.rules.destinations import named_in
 

@@ -14,17 +14,15 @@ from celery.backends.base import DisabledBackend
 from kombu.transport import pyamqp
 from kombu.transport import redis as kombu_redis
 
+from celery_poison.basics.parts import Finding
 from celery_poison.basics.text import command, count_of, duration, some_of, when
 from celery_poison.broker.publish import bounded_connection
 from celery_poison.cli import rabbitmq_checks, redis_checks
 from celery_poison.cli.destination_checks import destinations
 from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
-from celery_poison.cli.redis_checks import Finding
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.extensions.deploy_guard import why_off
-from celery_poison.extensions.notify.notifier import Wording
-from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
+from celery_poison.extension import rooms_with
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import WorkerRecord
@@ -35,7 +33,6 @@ from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.quarantine.survey import untried
 from celery_poison.quarantine.views import Views
-from celery_poison.rules.values import receivers_of
 from celery_poison.settings import Settings
 from celery_poison.upstream import hooks
 
@@ -44,7 +41,6 @@ _START = "start Redis, or correct poison_redis_url"
 _SPOOLED = "see that Redis takes writes, and run a worker on this machine: it brings them to quarantine"
 _TRIALS = "see docs/known-limits.md, Trials: what differs there, and why"
 _EARLY = "decorate them with @guarded, or set task_acks_late = True, if they are safe to run again"
-_DATABASE = "create its table, start the database, or correct poison_outbox_database; see docs/outbox.md"
 #: Databases that every process has for itself.
 _NO_FILE = ("sqlite:", "sqlite:///:memory:")
 _SHARED = "set result_backend to one that all share: else `fail` reaches neither caller nor chord"
@@ -53,13 +49,17 @@ _WORDS = {"FAIL": "failed", "warn": "with a warning", "ok": "well"}
 #: Columns before what a check has found: its level and its name.
 _LEFT = 19
 
+#: What extensions check. ``TRIES``: an option of their own -> its help, and what it does and finds.
+_ROOMS = [*rooms_with("checks")]
+_TRIES = {name: each for room in _ROOMS for name, each in getattr(room, "TRIES", {}).items()}
+
 
 @verb(
-    click.option("--notify", is_flag=True, help="Send a test to everything that poison_notify names."),
+    *(click.option(f"--{name}", is_flag=True, help=says) for name, (says, _) in _TRIES.items()),
     click.option("--broker-moved", is_flag=True, help="First sign the ledger for the broker's new address."),
     json_option,
 )
-def doctor(ctx: click.Context, notify: bool, broker_moved: bool) -> None:
+def doctor(ctx: click.Context, broker_moved: bool, **chosen: bool) -> None:
     """Check settings, Redis, permissions, clock, broker and result backend; each with its cure.
 
     If the broker has moved with its messages: stop the workers, change broker_url, run this once with
@@ -72,7 +72,10 @@ def doctor(ctx: click.Context, notify: bool, broker_moved: bool) -> None:
     """
     if broker_moved:
         move_broker(app_of(ctx), plugin_of(app_of(ctx)).open_ledger())
-    findings = [*examine(app_of(ctx)), *(_notify(app_of(ctx)) if notify else ())]
+    findings = [*examine(app_of(ctx))]
+    with suppress(ConfigurationError):  # which is a finding already
+        plugin = plugin_of(app_of(ctx))
+        findings += [found for name in chosen if chosen[name] for found in _TRIES[name][1](plugin)]
     if wants_json():
         print_json([finding.as_dict() for finding in findings])
     else:
@@ -94,21 +97,6 @@ def _tell(console: Any, findings: Sequence[Finding]) -> None:
     again = command("poison doctor")
     advice = f"mend what is marked FAIL, then type {again}" if by_level["FAIL"] else command("poison status")
     say(f"next: {advice}", err=True)
-
-
-def _notify(app: Celery) -> Iterator[Finding]:
-    """Send a test to each receiver that is not this very process."""
-    with suppress(ConfigurationError):  # which is a finding already
-        settings = plugin_of(app).settings
-        test = Wording(app.main or "celery", settings.namespace).test()
-        for receiver in (Receiver(each) for each in receivers_of(settings.notify) if each != "event"):
-            try:
-                receiver.tell(test.as_dict())
-            except NotDelivered as error:
-                cure = "correct it, or poison_notify; see docs/howto/notify.md"
-                yield Finding("notify", f"{receiver.name}: {error}", cure, broken=True)
-            else:
-                yield Finding("notify", f"{receiver.name} took a test")
 
 
 def examine(app: Celery) -> Iterator[Finding]:
@@ -133,18 +121,13 @@ def examine(app: Celery) -> Iterator[Finding]:
     except LedgerUnavailable as error:
         cure = _VERIFY if "CERTIFICATE_VERIFY_FAILED" in str(error) else _START
         yield Finding("reachable", str(error), cure, broken=True)
-    if settings.deploy_guard:
-        yield _check_guard(settings)
     yield from (_check_tasks(plugin), *_check_broker(app), *_check_queues(plugin))
     yield from (*destinations(plugin), _check_backend(app))
     if directory := settings.spool_directory:
         spooled = spooled_here(directory)
         yield Finding("spool", spooled or f"nothing in {directory}", _SPOOLED if spooled else "")
-    if settings.outbox_database:
-        from celery_poison.extensions.outbox.database import waiting_rows
-
-        if rows := waiting_rows(settings.outbox_database):
-            yield Finding("outbox", str(rows), _DATABASE if rows.error else "", broken=bool(rows.error))
+    for room in _ROOMS:
+        yield from room.examine(plugin)
 
 
 def _examine_ledger(app: Celery, settings: Settings, ledger: Ledger) -> Iterator[Finding]:
@@ -218,13 +201,6 @@ def _check_trials(settings: Settings, workers: list[WorkerRecord]) -> Iterator[F
     for lacks in sorted({worker.cells for worker in workers} - {""}):
         nodes = some_of(worker.node for worker in workers if worker.cells == lacks)
         yield Finding("trials", f"{nodes}: {lacks}", _TRIALS)
-
-
-def _check_guard(settings: Settings) -> Finding:
-    why, _, cure = why_off(settings).partition(": ")
-    if why:
-        return Finding("deploy_guard", f"off: {why}", cure)
-    return Finding("deploy_guard", f"first runs of version {settings.code_version} go alone")
 
 
 def _check_stuck(app: Celery) -> Finding:

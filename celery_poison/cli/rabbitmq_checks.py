@@ -8,9 +8,9 @@ from typing import Any
 from celery import Celery
 from kombu import Connection
 
+from celery_poison.basics.parts import Finding
 from celery_poison.basics.text import some_of
 from celery_poison.broker.rabbitmq import filled_by_delays
-from celery_poison.cli.redis_checks import Finding
 from celery_poison.portrait import LET_IT_DELAY
 
 

@@ -9,11 +9,11 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import redis
 
+from celery_poison.basics.parts import Finding
 from celery_poison.ledger.connection import MINIMUM_VERSION, clear_errors
 from celery_poison.ledger.durability import NoPromise, find_means
 from celery_poison.ledger.keys import Keys
@@ -32,28 +32,6 @@ _WRITE_ERRORS = {
 }
 
 Info = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found.
-
-    Attributes:
-        cure: what to do about a weakness.
-        broken: promises are broken; else it works, with a weakness if there is a cure.
-    """
-
-    check: str
-    said: str
-    cure: str = ""
-    broken: bool = False
-
-    @property
-    def level(self) -> str:
-        return "FAIL" if self.broken else "warn" if self.cure else "ok"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"check": self.check, "level": self.level, "said": self.said, "cure": self.cure}
 
 
 def reachability(client: redis.Redis, url: str) -> Finding:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from celery_poison.extension import EXTENSIONS
+from celery_poison.extension import rooms_with
 from celery_poison.quarantine.overview import Overview
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -74,9 +73,7 @@ class Part(NamedTuple):
 
 def all_parts() -> list[Part]:
     """Return what the extensions bring that were not left out, by the names of their rooms."""
-    rooms = import_module(EXTENSIONS).ORDER if find_spec(EXTENSIONS) else ()
-    places = [f"{EXTENSIONS}.{room}.flower" for room in sorted(rooms)]
-    return [import_module(place).PART for place in places if find_spec(place)]
+    return [room.PART for room in sorted(rooms_with("flower"), key=attrgetter("__name__"))]
 
 
 def union(of: Callable[[Part], Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What Prometheus sees: one background thread looks at the ledger, everything that is scraped is what it saw.
 
-families.py   each metric: its name, its labels, and where in a snapshot of the read model it stands
+family.py     one metric: its name, its labels, and how it is read
+families.py   all of them, and where in a snapshot of the read model each stands
 exporter.py   looks every few seconds; for a registry (Flower), or behind a port (``celery poison monitor``)
 """
 

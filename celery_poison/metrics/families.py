@@ -1,4 +1,4 @@
-"""Every metric: its name, what it says, its labels, and where in a snapshot it stands.
+"""Every metric: what it says, its labels, and where in a snapshot it stands.
 
 docs/monitoring.md tells them too, and a test holds the two together.
 """
@@ -6,58 +6,16 @@ docs/monitoring.md tells them too, and a test holds the two together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from celery_poison import causes
+from celery_poison.extension import rooms_with
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS
+from celery_poison.metrics.family import Family, Rows
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.read_model import Snapshot
-
-PREFIX = "celery_poison_"
-
-#: Values of the labels, in their order, and the number.
-Rows = Iterable[tuple[tuple[str, ...], float]]
-Fillable = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric.
-
-    Attributes:
-        name: without ``celery_poison_``; of a counter with ``_total``.
-        read: returns a number, or where there are labels a row for each; None: there is nothing to say. Of a
-            histogram the buckets, not cumulated, by their upper bound, and last the sum.
-    """
-
-    name: str
-    says: str
-    read: Callable[..., Rows | float | None]
-    labels: tuple[str, ...] = ()
-    kind: type[Fillable] = GaugeMetricFamily
-
-    def metric(self) -> Fillable:
-        """Return it without a number."""
-        return self.kind(PREFIX + self.name, self.says, labels=self.labels)
-
-    def filled(self, *seen: Any) -> Fillable:
-        """Return it with what ``read`` finds in what was seen."""
-        metric, found = self.metric(), self.read(*seen)
-        rows: Rows = found if isinstance(found, Iterable) else [] if found is None else [((), found)]
-        if isinstance(metric, HistogramMetricFamily):
-            *buckets, (_, total) = rows
-            bounds = [bound.replace("inf", "+Inf") for (bound,), _ in buckets]
-            sums = accumulate(number for _, number in buckets)
-            metric.add_metric((), buckets=[*zip(bounds, sums, strict=True)], sum_value=total)
-            return metric
-        for labels, number in rows:
-            metric.add_metric(labels, float(number))
-        return metric
 
 
 def _workers(overview: Overview) -> Rows:
@@ -83,23 +41,6 @@ def _quarantined(snapshot: Snapshot, *, convicted: bool) -> Rows:
     return [row for row in rows if (row[0][0] not in causes.NO_CONVICTIONS) is convicted]
 
 
-def _lanes(overview: Overview) -> Iterable[Any]:
-    return overview.panel("outbox") or ()
-
-
-def _waiting(overview: Overview) -> Rows:
-    waiting = Counter[str]()
-    for lane in _lanes(overview):
-        waiting[lane.queue] += lane.waiting
-    return [((queue,), number) for queue, number in sorted(waiting.items())]
-
-
-def _age_in_database(overview: Overview) -> float | None:
-    rows = overview.panel("outbox_database")
-    known = rows and rows.rows is not None  # else it cannot be read
-    return max(0.0, overview.at - (rows.oldest or overview.at)) if rows and known else None
-
-
 def _recoveries(snapshot: Snapshot) -> Rows:
     bounds = [*map(str, RECOVERY_BOUNDS), "inf"]
     buckets = [((bound,), float(snapshot.counts.get(f"recovered:{bound}", 0))) for bound in bounds]
@@ -112,8 +53,7 @@ def _in_queues(overview: Overview) -> Rows:
         yield from (((each.queue, where), n) for where, n in numbers.items() if n is not None)
 
 
-#: Each reads a snapshot of the read model, and the overview in it.
-FAMILIES = (
+_OF_THE_CORE = (
     Family(
         "quarantine_messages",
         "Messages in quarantine (NDLV)",
@@ -144,32 +84,6 @@ FAMILIES = (
         lambda s, o: [((kind,), number) for kind, number in o.stranded.counts.items()],
         ("kind",),
     ),
-    Family(
-        "outbox_messages",
-        "Messages that wait in the outbox, by the queue that they go to",
-        lambda s, o: _waiting(o),
-        ("queue",),
-    ),
-    Family(
-        "outbox_database_messages",
-        "Messages that wait in your own database, where it can be read from here",
-        lambda s, o: (rows := o.panel("outbox_database")) and rows.rows,
-    ),
-    Family(
-        "outbox_database_oldest_seconds",
-        "For how long the first of them has been there, 0 when none waits",
-        lambda s, o: _age_in_database(o),
-    ),
-    Family(
-        "outbox_blocked",
-        "Queues to which sending from the outbox is blocked, or that of a task",
-        lambda s, o: len({lane.queue for lane in _lanes(o) if lane.blocked}),
-    ),
-    Family(
-        "outbox_unsent",
-        "Messages tied to the success of a task that could not be sent, and wait for a person",
-        lambda s, o: o.panel("unsent"),
-    ),
     Family("workers", "Workers that guard messages, by state", lambda s, o: _workers(o), ("state",)),
     Family(
         "stuck_workers",
@@ -191,11 +105,6 @@ FAMILIES = (
         "fleet_gate_closed",
         "1 while the fleet gate is closed: only a death on trial convicts",
         lambda s, o: o.gate.closed,
-    ),
-    Family(
-        "tasks_paused_for_version",
-        "Tasks that the deploy guard has paused, since a version of the code kills them",
-        lambda s, o: sum(bool(pause.version) for pause in o.panel("paused") or ()),
     ),
     Family("monitor_present", "1 if a monitor watches the workers", lambda s, o: bool(o.monitor)),
     Family(
@@ -236,13 +145,6 @@ FAMILIES = (
         kind=CounterMetricFamily,
     ),
     Family(
-        "notifications_total",
-        "Notifications to the receivers of poison_notify, by outcome",
-        lambda s, o: [((word,), s.counts.get(f"notified:{word}", 0)) for word in ("sent", "failed")],
-        ("outcome",),
-        CounterMetricFamily,
-    ),
-    Family(
         "recovery_seconds",
         "From a worker's last sign of life until everything of it was put back",
         lambda s, o: _recoveries(s),
@@ -254,12 +156,6 @@ FAMILIES = (
         lambda s, o: _in_queues(o),
         ("queue", "where"),
     ),
-    Family(
-        "queue_limit_messages",
-        "Messages that may wait in a queue, of those that have a limit",
-        lambda s, o: [((each.queue,), each.limit) for each in o.queues if each.limit is not None],
-        ("queue",),
-    ),
     Family("journal_entries", "Entries of the journal", lambda s, o: o.journal),
     Family(
         "journal_lag_seconds",
@@ -268,6 +164,8 @@ FAMILIES = (
     ),
     Family("snapshot_seconds", "How long the newest look took", lambda s, o: s.took),
 )
+#: With those of extensions. Each reads a snapshot of the read model, and the overview in it.
+FAMILIES = (*_OF_THE_CORE, *(each for room in rooms_with("metrics") for each in room.FAMILIES))
 #: About the looking itself: each reads the exporter.
 HEALTH = (
     Family("up", "1 if the ledger answers, 0 if these metrics are out of date", lambda exporter: exporter.up),

@@ -10,12 +10,13 @@ from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 
+import click
 import pytest
 from celery import chord
 from kombu.compression import compress
 
 from celery_poison.causes import Evidence
-from celery_poison.cli.celery_command import VERBS
+from celery_poison.cli.celery_command import poison
 from celery_poison.extensions.proposals.proposal import ProposedRule, sheet
 from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger.fleet import Silence
@@ -254,7 +255,7 @@ def test_nothing_that_was_stored_reaches_the_terminal_unescaped(
     assert all(c.isprintable() or c == "\n" for c in told)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", poison.list_commands(click.Context(poison)))
 def test_h_is_help(verb: str, console: Console) -> None:
     assert console.out(verb, "-h") == console.out(verb, "--help")
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import click
 
-from celery_poison.cli.celery_command import VERBS, poison
+from celery_poison.cli.celery_command import poison
 from celery_poison.cli.standalone import main as standalone
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+VERBS = poison.list_commands(click.Context(poison))
 #: Commands that share an option with the same words for it to be said once.
 MANY = 4
 #: Options that many commands have together, under one name.

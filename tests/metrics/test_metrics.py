@@ -17,7 +17,8 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.metrics import register
 from celery_poison.metrics.exporter import Exporter
-from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
+from celery_poison.metrics.families import FAMILIES, HEALTH
+from celery_poison.metrics.family import PREFIX
 from celery_poison.model import Guilt, Start
 from celery_poison.quarantine.groups import Alike
 from celery_poison.quarantine.read_model import MAX_NAME, MAX_SERIES, OTHERS, series

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from prometheus_client.core import HistogramMetricFamily
 
-from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
+from celery_poison.metrics.families import FAMILIES, HEALTH
+from celery_poison.metrics.family import PREFIX
 from tests.docs.pages import ROOT, rows, section, text, words
 
 FILES = ROOT / "examples" / "monitoring"

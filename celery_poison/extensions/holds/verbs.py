@@ -72,3 +72,6 @@ def resume(ctx: click.Context, queue: str, task: str, worker: str, **who: str) -
         for each in over
     ]
     answer([each.as_dict() for each in over], *lines, hint=_SOON)
+
+
+AFTER, VERBS = "unblock", (pause, resume)

@@ -228,3 +228,6 @@ def unblock_sending(ctx: click.Context, queue: str, task: str, note: str, actor:
     blocked = {"kind": "queue", "queue": queue, "task": task, "destinations": due}
     line = f"unblocked  sending to queue {queue}; {count_of(due, 'destination')} tried now"
     answer(blocked, line)
+
+
+AFTER, VERBS = "unblock", (outbox,)

@@ -125,3 +125,6 @@ def _end_of(made: Repro, seconds: float) -> str:
     if end == "could not begin":
         raise IllegalTransition(f"its task could not begin here: {said[-1000:].decode(errors='replace')}")
     return str(end)
+
+
+AFTER, VERBS = "edit", (repro,)
