@@ -2,10 +2,8 @@
 
     python benchmarks/pipeline.py                        # a million entries of schema v3, three rounds
     python benchmarks/pipeline.py --rows 5000000 --version 1 --json
-    python benchmarks/pipeline.py --floor                # its reading, parsing and writing, without Spark
     python benchmarks/pipeline.py --all 5000000          # not the ingest, but all that comes after it
     python benchmarks/pipeline.py --all 5000000 --days 30   # the tables, brought up to date day by day
-    python benchmarks/pipeline.py --all 200000 --against ../other   # the command, in pairs with another tree
 
 A private Redis is filled beforehand; the clock runs from the start of the ingest until all entries count in
 the lake, in a session that has ingested once before (``--cold``: that has not). Leaves with status 1 when the
@@ -26,8 +24,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pipeline_floor
-import pipeline_pairs
 import pipeline_stages
 
 from celery_poison.ledger.keys import Keys
@@ -161,16 +157,6 @@ def measure_all(asked: argparse.Namespace) -> int:
     return 0 if whole.seconds <= asked.seconds else 1
 
 
-def measure_pairs(asked: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory() as place:
-        lake = asked.lake or Path(place) / "lake"
-        if not asked.lake:
-            pipeline_stages.generate(asked.all, asked.troubles, lake)
-        words = ["--memory", asked.memory, "--master", f"local[{asked.cores}]"]
-        told = pipeline_pairs.measure(lake, asked.against.resolve(), asked.pairs, words)
-        return 0 if pipeline_pairs.show(told, asked.json) <= asked.ratio else 1
-
-
 def measure_days(asked: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as place:
         whole = asked.lake or Path(place) / "whole"
@@ -197,16 +183,6 @@ def measure_days(asked: argparse.Namespace) -> int:
     return 0 if times <= 1.2 else 1
 
 
-def measure_floor(asked: argparse.Namespace) -> int:
-    with RedisServer() as server:
-        fill(server, asked.rows, asked.version)
-        for _ in range(asked.rounds):
-            told = pipeline_floor.stages(server.url(), asked.rows, asked.cores, lambda: _redis_cpu(server))
-            for name, rate, ours, redis in told:
-                print(f"{name}: {rate:,.0f} rows/s; processor µs per row: Redis {redis:.1f}, ours {ours:.1f}")
-    return 0
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -219,7 +195,6 @@ def main() -> int:
     parser.add_argument("--target", type=float, default=150_000.0, help="rows a second")
     parser.add_argument("--cold", action="store_true", help="count the first round of the session too")
     parser.add_argument("--max-rows", type=int, default=10**9, help="entries of one batch, about")
-    parser.add_argument("--floor", action="store_true", help="measure what is done besides Spark")
     parser.add_argument("--all", type=int, metavar="ATTEMPTS", help="measure all stages after the ingest")
     parser.add_argument("--days", type=int, help="with --all: so many days, one after the other")
     parser.add_argument(
@@ -227,18 +202,11 @@ def main() -> int:
     )
     parser.add_argument("--lake", type=Path, help="with --all: a lake that is there already")
     parser.add_argument("--seconds", type=float, default=60.0, help="with --all: the target")
-    parser.add_argument("--against", type=Path, metavar="TREE", help="with --all: in pairs with another tree")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--ratio", type=float, default=0.5, help="with --against: of its clock, the target")
     parser.add_argument("--memory", default="1g", help="heap of Spark's driver")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    if asked.against:
-        return measure_pairs(asked)
     if asked.all:
         return measure_days(asked) if asked.days else measure_all(asked)
-    if asked.floor:
-        return measure_floor(asked)
     with RedisServer() as server:
         fill(server, asked.rows, asked.version)
         session = open_session(f"local[{asked.cores}]")

@@ -40,7 +40,7 @@ def _told(evidence: Evidence) -> tuple[str, int | None, str]:
 def test_NEW_20_the_row_is_known_or_unknown_and_never_a_wrong_one(
     walks: Walks, shapes: tuple[str, ...]
 ) -> None:
-    # A stack alone shows the death of an older thread; all others, and both signals: benchmarks/items.py.
+    # A stack alone shows the death of an older thread; all others, and both signals: benchmarks/README.md.
     how = {shape: "SIGSEGV" if shape == "earlier" or n % 2 else "SIGKILL" for n, shape in enumerate(SHAPES)}
     sent = {walks.start("walks", shape, COUNT, DEADLY, how[shape]).id: shape for shape in shapes}
     with walks.worker(concurrency=3):
