@@ -52,9 +52,11 @@ class Portrait(Record):
         loop_turned_ago: since its event loop last turned; None: it has not begun to, or has no broker.
         tasks_stop_loop: its tasks run on the event loop, which stands meanwhile (solo), or waits for one of
             them to end (greenlets).
+        unanswered: since it asked its broker for messages, which answers within a second; 0: it has.
         broker_away: for how long it has had no connection to its broker; None: it has one.
         children, children_expected: pool processes that are up, and that should be.
-        childless: for how long none has come up, and no task has begun, beyond Celery's own patience.
+        childless: for how long none has come up, and no task has begun, beyond Celery's own patience; 0 where
+            a pool has none.
         slots, slots_busy: of the pool.
         slots_past: taken by a task that has run for twice its time limit, and ``patience`` beyond it.
         oldest_waiting: for how long the oldest message that is held here has not begun.
@@ -65,6 +67,7 @@ class Portrait(Record):
     patience: float = 30.0
     loop_turned_ago: float | None = None
     tasks_stop_loop: bool = False
+    unanswered: float = 0.0
     broker_away: float | None = None
     children: int = 0
     children_expected: int = 0
@@ -127,13 +130,14 @@ def judge(
 
 def _trouble(seen: Portrait) -> Condition | None:
     is_in_task = seen.tasks_stop_loop and seen.slots_busy
-    if (seen.loop_turned_ago or 0.0) > seen.patience and not is_in_task:
+    if max(seen.loop_turned_ago or 0.0, seen.unanswered) > seen.patience and not is_in_task:
         return Condition.STUCK_LOOP
     if 0 < seen.slots <= seen.slots_past:
         return Condition.STUCK_SLOTS
     if (seen.broker_away or 0.0) > seen.patience:
         return Condition.NO_BROKER
-    if seen.children_expected and not seen.children and seen.childless > seen.patience:
+    is_wanted = seen.children_expected or seen.oldest_waiting > seen.patience  # else scaled to none for now
+    if is_wanted and not seen.children and seen.childless > seen.patience:
         return Condition.NO_CHILDREN
     return None
 
@@ -142,10 +146,11 @@ def explain(seen: Portrait, condition: Condition) -> str:
     """Return what one of ``STUCK`` means, and its cure, as the rest of a sentence about a worker."""
     match condition:
         case Condition.STUCK_LOOP:
-            stood = duration(seen.loop_turned_ago or 0.0)
-            return (
-                f"its event loop has stood for {stood}: it begins and acknowledges nothing; cure: restart it"
-            )
+            stood = seen.loop_turned_ago or 0.0
+            why = f"its event loop has stood for {duration(stood)}"
+            if stood <= seen.patience:  # it is about to stand: at the next word that its broker must hear
+                why = f"its broker has not answered for {duration(seen.unanswered)}"
+            return f"{why}: it begins and acknowledges nothing; cure: restart it"
         case Condition.STUCK_SLOTS:
             slots = f"{seen.slots_past} of its {seen.slots} slots"
             return f"{slots} are taken by tasks far past their time limit; cure: restart it"
@@ -154,5 +159,7 @@ def explain(seen: Portrait, condition: Condition) -> str:
             return f"it has had no connection to its broker for {away}; cure: the broker, or the network"
         case Condition.NO_CHILDREN:
             missed = duration(seen.childless)
+            if not seen.children_expected:
+                return f"its pool was shrunk to nothing {missed} ago; cure: control pool_grow, or restart it"
             return f"no pool process has come up for {missed}; cure: see its log, and worker_process_init"
     return ""

@@ -239,6 +239,11 @@ class OwnedChannel(_Base):
         """Whether it polls for no more before something is acknowledged; from any thread."""
         return not self.qos.can_consume()
 
+    @property
+    def unanswered_for(self) -> float:
+        """Seconds since the poll that has no answer yet was sent, else 0; from any thread."""
+        return monotonic() - self._brpop_sent_at if self._fetches and self._in_poll else 0.0
+
     def close(self) -> None:
         """As in kombu, but a connection that is lost keeps nothing from being closed."""
         if not self.closed:
@@ -336,8 +341,8 @@ class OwnedChannel(_Base):
             self._announced.add(queues[0])
         if self._tag_in_flight:  # its answer was lost, kombu has connected anew without a word
             self.book.lost_sight_of(self._tag_in_flight)
-        connection = self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
+        connection = self._in_poll = self.client.connection
         self._tag_in_flight = self.next_tag()
         self.book.take(self._tag_in_flight, self)
         # After a message there is probably another: it is fetched without waiting for it first.

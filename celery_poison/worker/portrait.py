@@ -100,11 +100,14 @@ class SelfPortrait:
         up, expected, childless = self._children.look(getattr(self._site.loop.consumer, "pool", None))
         ago, away = self._clock.turned_ago(), self._clock.away_for()
         loop = self._site.loop
+        tasks = getattr(loop.consumer, "task_consumer", None)  # none before the first, and while it leaves
+        unanswered = 0.0 if ago is None else getattr(getattr(tasks, "channel", None), "unanswered_for", 0.0)
         delayed, filled = fills(loop.consumer) if loop.is_filled_by_delays else (0, 0)
         return Portrait(
             patience=self._patience(),
             loop_turned_ago=None if ago is None else round(ago, 3),
             tasks_stop_loop=self._pool.name == "solo" or self._waits_for_slot(),
+            unanswered=round(unanswered, 3),
             broker_away=None if away is None else round(away, 3),
             children=up,
             children_expected=expected,

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from celery_poison.metrics import register
@@ -55,6 +56,27 @@ def test_NEW_25_a_worker_whose_event_loop_stands_is_named_until_it_turns_again(
         site.await_that(lambda: not console.json("workers")[0]["queues"], "it consumes nothing")
         assert console.json("ready")["ready"], "a person wanted that"
         assert "WARNING  worker w1@test" in console.out("status"), console.out("status")
+    assert site.nobody_is_blamed()
+
+
+@pytest.mark.matrix
+def test_NEW_25_a_worker_whose_pool_a_person_has_shrunk_to_nothing_is_named_while_something_waits_for_it(
+    new_site: Callable[..., Site], broker_url: str
+) -> None:
+    site = new_site(broker_url, poison_stuck_after=STUCK_AFTER, worker_proc_alive_timeout=1.0)
+    console = Console(site.app)
+    with site.worker("w1") as w1:
+        assert site.result_of(site.send("where", 1, 0)) == "w1@test"
+        site.app.control.pool_shrink(w1.concurrency)
+        site.await_that(lambda: not console.json("workers")[0]["portrait"]["children"], "its pool is empty")
+        waits = site.send("where", 2, 0)
+        site.await_that(
+            lambda: console.json("workers")[0]["condition"] == "no children", "nothing runs there"
+        )
+        assert "its pool was shrunk to nothing" in console.out("status", "--check", status=2)
+        site.app.control.pool_grow(1)
+        assert site.result_of(waits) == "w1@test"
+        site.await_that(lambda: console.json("workers")[0]["condition"] == "working", "it works again")
     assert site.nobody_is_blamed()
 
 

@@ -60,7 +60,10 @@ def test_NEW_25_the_gravest_trouble_of_a_worker_is_its_condition(mixed: tuple[bo
         {"loop_turned_ago": 90_000.0, "tasks_stop_loop": True, "slots": 1, "slots_busy": 1},
         {"broker_away": 30.0, "loop_turned_ago": None},
         {"children": 0, "childless": 30.0},
-        {"children": 0, "children_expected": 0, "childless": LONG},
+        {"children": 0, "children_expected": 0, "childless": LONG, "oldest_waiting": 0.0},
+        {"children": 0, "children_expected": 0},
+        {"unanswered": 30.0},
+        {"unanswered": LONG, "tasks_stop_loop": True, "slots": 1, "slots_busy": 1},
         {"childless": LONG},
         {"slots_past": 3},
         {"slots": 0, "slots_past": 0},
@@ -72,7 +75,10 @@ def test_NEW_25_the_gravest_trouble_of_a_worker_is_its_condition(mixed: tuple[bo
         "solo: a task of 25 hours",
         "a broker that is away for a while",
         "pool processes that all start at this moment",
+        "a pool that was scaled to no process while there is nothing to do",
         "a pool that has no processes",
+        "a broker that does not answer for a while",
+        "solo: a broker that may have answered during a task of 25 hours",
         "one process came up just now",
         "one slot is free still",
         "a pool that tells no slots",
@@ -115,6 +121,11 @@ def test_NEW_25_each_condition_of_a_worker_that_does_not_work_has_a_sentence_and
         assert "; cure: " in record.trouble
         assert replace(record, stopping=True).trouble == replace(record, alive=False).trouble == ""
     assert WorkerRecord(worker="w1@h/b", portrait=WELL).trouble == ""
+    deaf = replace(WELL, unanswered=LONG)
+    shrunk = replace(WELL, children_expected=0, children=0, childless=LONG)
+    assert judge(deaf) is Condition.STUCK_LOOP and judge(shrunk) is Condition.NO_CHILDREN
+    assert "its broker has not answered for 30s" in WorkerRecord(worker="w1@h/b", portrait=deaf).trouble
+    assert "cure: control pool_grow" in WorkerRecord(worker="w1@h/b", portrait=shrunk).trouble
     taken = WorkerRecord(worker="w1@h/b", alive=False, frozen_since=1.0, host="h", pid=7)
     assert taken.condition() is Condition.FROZEN
     assert taken.trouble.endswith("; cure: restart it (process 7 on h)")
