@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests import sampled
+from tests.harness.proxy import TcpProxy
 from tests.outage.conftest import Site
 
 #: Seconds for which a loop may stand here. One without a hub, where nothing happens, turns every two.
@@ -77,3 +79,40 @@ def test_NEW_25_a_loop_that_waits_for_a_free_greenlet_is_not_called_stuck_and_gi
         assert {site.result_of(each) for each in sent} == {"w1@test"}
         assert "stuck loop" not in w1.log_text() and "begins afresh" not in w1.log_text()
     assert site.ran_once()
+
+
+@pytest.mark.parametrize("broker_url", ["redis"], indirect=True)
+def test_NEW_25_what_waits_behind_a_broker_connection_that_is_half_open_runs_on_another_worker_and_once(
+    new_site: Callable[..., Site], broker_url: str, new_redis_url: Callable[[], str]
+) -> None:
+    """Celery's own heartbeat is published on it, and the event loop waits for the answer."""
+    site = new_site(
+        broker_url,
+        poison_redis_url=new_redis_url(),
+        poison_stuck_after=STUCK_AFTER,
+        worker_prefetch_multiplier=5,
+    )
+    broker = urlsplit(broker_url)
+    with (
+        TcpProxy(broker.hostname or "", broker.port or 0) as proxy,
+        site.worker("w1", env={"BROKER_URL": proxy.url(broker_url)}) as w1,
+    ):
+        w1.wait_ready()
+        long = [site.send("where", n, 4 * STUCK_AFTER) for n in (11, 12)]
+        site.await_that(lambda: {11, 12} <= site.starts().keys(), "its slots are taken")
+        sent = [site.send("where", n, 0) for n in WAITING]
+        site.await_that(lambda: w1.log_text().count("received") == 5, "it holds them all")
+        proxy.strand()
+        with site.worker("w2") as w2:
+            w2.wait_ready()
+            assert {site.result_of(each) for each in sent} == {"w2@test"}
+            site.await_that(lambda: site.ends().keys() >= {11, 12}, "what ran there has ended")
+            assert "the event loop has stood for longer than" in w1.log_text()
+            proxy.drop_connections()  # as the kernel does after minutes
+            site.await_that(lambda: "Connected to" in w1.log_text().rpartition("lost")[2], "it is back")
+            assert {site.result_of(each) for each in long} <= {"w1@test"}
+            site.await_that(site.is_over, "all is on record")
+            w2.stop()
+        assert site.result_of(site.send("where", 20, 0)) == "w1@test", "it works again"
+        assert site.ran_once() and len(site.starts()) == 6
+    assert site.nobody_is_blamed()
