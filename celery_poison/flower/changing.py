@@ -5,7 +5,6 @@ An act takes the request that asks for it, as those of ``acts``, and raises what
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from celery_poison.flower.parts import union
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.care import seconds_of
-from celery_poison.quarantine.edits import Edited, call_of
+from celery_poison.quarantine.edits import Edited, call_of, typed_json, typing_of
 from celery_poison.rules.blocks import Kind, Rule
 from celery_poison.states import State
 
@@ -63,18 +62,7 @@ def _editable(quarantine: Quarantine, id: str) -> Editable:
     if record.state != State.NDLV:
         raise IllegalTransition(f"the message is in state {record.state}, not in quarantine")
     call = call_of(quarantine.message(record.mid))
-    return Editable(record, _shown(call.args), _shown(call.kwargs), record.queue)
-
-
-def _shown(value: Any) -> str:
-    """Return JSON for people, in which nothing turns or hides text: that is escaped, as JSON can."""
-    try:
-        text = json.dumps(value, indent=2, ensure_ascii=False)
-    except RecursionError:
-        raise IllegalTransition(
-            "its arguments are nested too deep: `celery poison edit` takes them"
-        ) from None
-    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    return Editable(record, typing_of(call.args), typing_of(call.kwargs), record.queue)
 
 
 async def edit(of: Guarded, mid: str) -> Edited:
@@ -97,12 +85,9 @@ async def edit(of: Guarded, mid: str) -> Edited:
 
 def _typed(of: Guarded, name: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
     try:
-        value = json.loads(of.said(name))
-    except (ValueError, RecursionError) as error:
-        raise NothingChosen(f"{name}: this is no JSON: {error}") from None
-    if not isinstance(value, kind):
-        raise NothingChosen(f"{name}: write {'an array' if kind is list else 'an object'} in JSON")
-    return value
+        return typed_json(name, of.said(name), kind)
+    except ValueError as wrong:
+        raise NothingChosen(str(wrong)) from None
 
 
 # --- blocking (NEW-3) ---------------------------------------------------------------------------------

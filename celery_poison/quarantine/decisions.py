@@ -116,8 +116,8 @@ def reason_of(error: Exception) -> str:
 
 #: Seconds for which a wish that needs two persons waits for the second.
 ASKED_FOR = 3600.0
-#: What Flower adds to the name of its user.
-IN_FLOWER = " (flower)"
+#: What Flower and Django's admin add to the name of their user.
+IN_FLOWER, IN_DJANGO = " (flower)", " (django)"
 
 
 class Chosen(list[str]):
@@ -201,7 +201,7 @@ class Decisions:
             return ids
         words, to = ids.words if isinstance(ids, Chosen) else "", request.to
         act = "\n".join((request.verb, to, words or " ".join(sorted(set(ids)))))
-        person = request.actor.removesuffix(IN_FLOWER).partition("@")[0].casefold()
+        person = request.actor.removesuffix(IN_FLOWER).removesuffix(IN_DJANGO).partition("@")[0].casefold()
         typed = " ".join(filter(None, (request.typed, words or "ID...", to and f"--to {to}")))
         journalled = with_note(f"{typed} ({count_of(messages, 'message')})", request.note)
         whose = {"person": person, "actor": request.actor, "act": typed}

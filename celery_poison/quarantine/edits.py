@@ -8,6 +8,7 @@ of its own.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -194,6 +195,32 @@ def call_of(stored: StoredMessage) -> Call:
         case [list(args), dict(kwargs), embed]:
             return Call(args, kwargs, embed)
     raise BodyRefused("its body is not one of Celery's second message protocol, so that it cannot be edited")
+
+
+def typing_of(value: Any) -> str:
+    """Return JSON for people to change, in which nothing turns or hides text: that is escaped, as JSON can.
+
+    Raises:
+        IllegalTransition: it is nested too deep.
+    """
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        raise IllegalTransition(
+            "its arguments are nested too deep: `celery poison edit` takes them"
+        ) from None
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def typed_json(name: str, text: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
+    """Return what a person has typed; ValueError: it is no JSON, or no array or object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: this is no JSON: {error}") from None
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}: write {'an array' if kind is list else 'an object'} in JSON")
+    return value
 
 
 def is_same(old: Call, new: Call) -> bool:

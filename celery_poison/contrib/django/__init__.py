@@ -1,4 +1,4 @@
-"""A Django app with one table: what is published in a transaction waits there (docs/outbox.md).
+"""A Django app: the quarantine in the admin (docs/flower.md), and a table for the outbox (docs/outbox.md).
 
 INSTALLED_APPS = [..., "celery_poison.contrib.django"]
 """

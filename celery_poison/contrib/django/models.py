@@ -1,4 +1,4 @@
-"""The rows of the outbox. The table is the same with SQLAlchemy: ``celery_poison.outbox.outbox_table``."""
+"""The rows of the outbox, and what permissions of Django are named for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from django.db import models
 
 class OutboxRow(models.Model):
     """One message that was published in a transaction; a relay moves it into the ledger, and deletes it.
+
+    The table is the same with SQLAlchemy: ``celery_poison.outbox.outbox_table``.
 
     Attributes:
         uid: of this row, and of no other ever.
@@ -20,3 +22,13 @@ class OutboxRow(models.Model):
 
     class Meta:
         db_table = "celery_poison_outbox"
+
+
+class PoisonMessage(models.Model):
+    """A message in quarantine, for Django's permissions and admin alone: the ledger has it, and no table."""
+
+    class Meta:
+        managed = False
+        verbose_name = "poison message"
+        default_permissions = ("view",)
+        permissions = (("act_poisonmessage", "Can release, fail and edit poison messages"),)
