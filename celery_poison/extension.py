@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar, TypeVarTuple
 
 from celery_poison.basics.parts import Helper, Hold, Panel, Round, Service
+from celery_poison.basics.rooms import EXTENSIONS
 from celery_poison.broker.capture import Outgoing, Sink
 from celery_poison.causes import Evidence
 from celery_poison.decide import Run
@@ -28,16 +29,6 @@ Ts = TypeVarTuple("Ts")
 Around = AbstractContextManager[None]
 Stored = Callable[[str], Mapping[str, bytes]]
 Arguments = tuple[Any, Mapping[str, Any]]
-
-#: The package of all extensions, by name: nothing of the core imports it.
-EXTENSIONS = "celery_poison.extensions"
-
-
-def rooms_with(part: str) -> Iterator[Any]:
-    """Yield the modules of a name that extensions have, in their order; each is imported in its turn."""
-    for room in import_module(EXTENSIONS).ORDER if find_spec(EXTENSIONS) else ():
-        if find_spec(place := f"{EXTENSIONS}.{room}.{part}"):
-            yield import_module(place)
 
 
 class Extension:

@@ -19,7 +19,7 @@ from celery_poison.decide import Failing, failing
 from celery_poison.errors import ConfigurationError
 from celery_poison.rules.destinations import SYSTEM, Destination
 from celery_poison.rules.failures import kinds_of, name_of
-from celery_poison.settings import LIMIT_OPTIONS, PREFIX, Settings
+from celery_poison.settings import PREFIX, QUEUE_OPTIONS, Settings
 
 #: Options that can be overridden at run time: those that are plain data.
 OVERRIDABLE = ("max_crashes", "max_failures", "max_payload_bytes", "block_fingerprint_after")
@@ -132,7 +132,7 @@ def policy_of(task: object, name: str, settings: Settings, overrides: Overrides)
     """
     told = (settings.queues or _NONE).items()
     in_code = {
-        queue: {name: value for name, value in options.items() if name not in LIMIT_OPTIONS}
+        queue: {name: value for name, value in options.items() if name in QUEUE_OPTIONS}
         for queue, options in told
     }
     by_queue = {

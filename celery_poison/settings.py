@@ -7,18 +7,16 @@ the value and the nearest valid name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
+from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.text import did_you_mean
 from celery_poison.errors import ConfigurationError
 from celery_poison.rules import values
-from celery_poison.rules.values import Check, Receiver
+from celery_poison.rules.values import Check
 
 PREFIX = "poison_"
-
-#: Settings whose values may hold a password.
-_SECRET = ("redis_url", "notify", "outbox_database")
 
 #: Options of a task that a queue has, too; not what is a function of one task's arguments.
 QUEUE_OPTIONS = (
@@ -26,11 +24,29 @@ QUEUE_OPTIONS = (
     *("keep_failures", "ignore", "convict_at_once", "exception_destination", "blocked_retry_timeout"),
 )
 #: Options that only queues have.
-LIMIT_OPTIONS = ("max_messages", "max_messages_behavior", "suspend_after_failures", "suspend_failure_ratio")
+_LIMIT_OPTIONS = ("max_messages", "max_messages_behavior")
+
+
+class Section:
+    """Settings of an extension: ``SETTINGS`` of its module ``settings``, a dataclass as :class:`Settings`.
+
+    Attributes:
+        queue_options: those of them that single queues have, too.
+    """
+
+    __slots__ = ()
+    queue_options: ClassVar[tuple[str, ...]] = ()
+
+
+S = TypeVar("S", bound=Section)
+
+
+def _sections() -> tuple[type[Section], ...]:
+    return tuple(room.SETTINGS for room in rooms_with("settings"))
 
 
 def _queues(value: Any) -> str | None:
-    known = (*QUEUE_OPTIONS, *LIMIT_OPTIONS)
+    known = [*QUEUE_OPTIONS, *_LIMIT_OPTIONS, *(name for each in _sections() for name in each.queue_options)]
     try:
         for queue, options in (value or {}).items():
             for name in {*options} - {*known}:
@@ -43,317 +59,275 @@ def _queues(value: Any) -> str | None:
     return None
 
 
-def _setting(default: Any, check: Check, doc: str, *, unit: str = "") -> Any:
-    return field(default=default, metadata={"check": check, "doc": doc, "unit": unit})
+def setting(default: Any, check: Check, doc: str, *, unit: str = "", secret: bool = False) -> Any:
+    """Return the field of a setting; ``secret``: its value may hold a password."""
+    return field(default=default, metadata={"check": check, "doc": doc, "unit": unit, "secret": secret})
 
 
-def _flag(doc: str, *, default: bool = False) -> Any:
-    return _setting(default, values.flag, doc)
+def flag(doc: str, *, default: bool = False) -> Any:
+    return setting(default, values.flag, doc)
 
 
-def _whole(default: int | None, minimum: int, doc: str, unit: str) -> Any:
+def whole(default: int | None, minimum: int, doc: str, unit: str) -> Any:
     check = values.number(minimum, integer=True, optional=default is None)
-    return _setting(default, check, doc, unit=unit)
+    return setting(default, check, doc, unit=unit)
 
 
-def _seconds(default: float | None, minimum: float, doc: str) -> Any:
-    return _setting(default, values.number(minimum, optional=default is None), doc, unit="seconds")
+def seconds(default: float | None, minimum: float, doc: str) -> Any:
+    return setting(default, values.number(minimum, optional=default is None), doc, unit="seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All ``poison_*`` settings; see docs/settings.md, which is checked against this class."""
+    """The ``poison_*`` settings of the core; :meth:`of` has those of an extension. See docs/settings.md."""
 
-    redis_url: str | None = _setting(
+    redis_url: str | None = setting(
         None,
         values.url,
         "The ledger's Redis. Default: the broker if it is Redis, else the result backend if it is Redis.",
+        secret=True,
     )
-    namespace: str = _setting("poison", values.name, "Prefix and hash tag of every key of the ledger.")
-    guard_all: bool = _flag("Guard every task of the app. Tasks keep their own acknowledgement mode.")
-    observe_only: bool = _flag("Judge and journal everything, divert nothing.")
-    fail_open: bool = _flag(
+    namespace: str = setting("poison", values.name, "Prefix and hash tag of every key of the ledger.")
+    guard_all: bool = flag("Guard every task of the app. Tasks keep their own acknowledgement mode.")
+    observe_only: bool = flag("Judge and journal everything, divert nothing.")
+    fail_open: bool = flag(
         "While the ledger is away: True runs tasks unguarded, False holds them back.", default=True
     )
-    max_crashes: int = _whole(2, 1, "Deaths attributed to a message before it is quarantined.", "deaths")
-    max_failures: int = _whole(
+    max_crashes: int = whole(2, 1, "Deaths attributed to a message before it is quarantined.", "deaths")
+    max_failures: int = whole(
         5,
         1,
         "Times a message may be put back (rollback, Reject(requeue=True), time limit) before quarantine.",
         "failures",
     )
-    max_payload_bytes: int | None = _whole(
+    max_payload_bytes: int | None = whole(
         None, 1, "Largest body that is accepted, as received. None: no limit.", "bytes"
     )
-    fingerprint: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
+    fingerprint: Callable[..., Any] | None = setting(  # noqa: RUF009 - a field, like the others
         None,
         values.function,
         "Function of the task's arguments: messages with an equal result count as equal. None: all"
         " arguments.",
     )
-    block_fingerprint_after: int | None = _whole(
+    block_fingerprint_after: int | None = whole(
         None,
         1,
         "Convictions of one fingerprint that block it: new messages with it are quarantined on arrival.",
         "convictions",
     )
-    keep_failures: bool = _flag(
+    keep_failures: bool = flag(
         "Keep a message that failed with an exception, without a retry or with its retries used up. Its"
         " caller gets the failure as ever."
     )
-    ignore: Collection[type[Exception] | str] = _setting(
+    ignore: Collection[type[Exception] | str] = setting(
         (), values.exceptions, "Exceptions that keep_failures leaves alone, by class or dotted name."
     )
-    convict_at_once: Collection[type[Exception] | str] = _setting(
+    convict_at_once: Collection[type[Exception] | str] = setting(
         (),
         values.exceptions,
         "Exceptions that quarantine a message at once, without a retry, by class or dotted name; also"
         " without keep_failures.",
     )
-    rerun: bool = _flag(
+    rerun: bool = flag(
         "False: a message that began and was cut off is quarantined, and never runs again by itself.",
         default=True,
     )
-    tell: Literal["decision", "conviction"] = _setting(
+    tell: Literal["decision", "conviction"] = setting(
         "decision",
         values.one_of("decision", "conviction"),
         "When a caller gets the failure of a message in quarantine: 'decision', once a person fails it;"
         " 'conviction', at once.",
     )
-    idempotency_key: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
+    idempotency_key: Callable[..., Any] | None = setting(  # noqa: RUF009 - a field, like the others
         None,
         values.function,
         "Function of the task's arguments that names the effect: a second message with an equal key has no"
         " effect. None: no key.",
     )
-    idempotency_window: float = _seconds(
+    idempotency_window: float = seconds(
         86_400.0, 1, "How long a key counts after the first task with it has returned."
     )
-    exception_destination: str | Mapping[str, str | None] | None = _setting(
+    exception_destination: str | Mapping[str, str | None] | None = setting(
         "system",
         values.destination,
         "Where poison goes: 'system' (the quarantine), a queue name, None (back to its queue after"
         " poison_blocked_retry_timeout), or a mapping of causes to these, '*' for all others.",
     )
-    transactional_publish: bool = _flag("Send the messages of a task only when it has succeeded.")
-    on_send_failed: Mapping[str, Any] | str | None = _setting(
+    transactional_publish: bool = flag("Send the messages of a task only when it has succeeded.")
+    on_send_failed: Mapping[str, Any] | str | None = setting(
         None,
         values.error_transaction,
         "Error transaction: a message could not be sent. A signature, or a task's name.",
     )
-    on_rollback: Mapping[str, Any] | str | None = _setting(
+    on_rollback: Mapping[str, Any] | str | None = setting(
         None,
         values.error_transaction,
         "Error transaction: an attempt of a task ended without success, and without a retry.",
     )
-    on_quarantine: Mapping[str, Any] | str | None = _setting(
+    on_quarantine: Mapping[str, Any] | str | None = setting(
         None, values.error_transaction, "Error transaction: a message was quarantined."
     )
-    on_discard: Mapping[str, Any] | str | None = _setting(
+    on_discard: Mapping[str, Any] | str | None = setting(
         None,
         values.error_transaction,
         "Error transaction: a message was discarded, by its task or by a person.",
     )
-    quarantine_queue: str = _setting("celery.quarantine", values.name, "Name of the quarantine.")
-    quarantine_keep: float | None = _seconds(
+    quarantine_queue: str = setting("celery.quarantine", values.name, "Name of the quarantine.")
+    quarantine_keep: float | None = seconds(
         None,
         1,
         "How long messages stay in quarantine, and given-up ones as long again, before they are exported"
         " and deleted. None: for ever.",
     )
-    quarantine_export: str | None = _setting(
+    quarantine_export: str | None = setting(
         None, values.directory, "Directory for the files of messages that poison_quarantine_keep deletes."
     )
-    keep_unprocessable: int = _whole(
+    keep_unprocessable: int = whole(
         10_000,
         0,
         "Keep messages that never reached a task (unknown, undecodable, malformed, no task) while fewer"
         " than this are in quarantine. 0: drop them, as plain Celery does.",
         "messages",
     )
-    keep_unprocessable_bytes: int = _whole(
+    keep_unprocessable_bytes: int = whole(
         268_435_456,
         1,
         "The same in bytes of the ledger; a quarter of its maxmemory at most.",
         "bytes",
     )
-    park_bytes: int = _whole(
+    park_bytes: int = whole(
         268_435_456,
         1,
         "Likewise of parked messages. Later ones stay with the broker.",
         "bytes",
     )
-    blocked_retry_timeout: float = _setting(
+    blocked_retry_timeout: float = setting(
         5.0,
         values.retry_timeout,
         "With exception_destination=None: pause before the next delivery; 0: none, -1: until a person"
         " releases it.",
         unit="seconds",
     )
-    spool_directory: str | None = _setting(
+    spool_directory: str | None = setting(
         None,
         values.directory,
         "Private directory on this host for messages that quarantine cannot take while Redis is away."
         " None: they stay with the broker.",
     )
-    rollback_pause: float = _seconds(
+    rollback_pause: float = seconds(
         0.0, 0, "Pause before a rolled-back message goes back; doubled each time."
     )
-    queues: Mapping[str, Mapping[str, Any]] | None = _setting(
+    queues: Mapping[str, Mapping[str, Any]] | None = setting(
         None, _queues, "Options of single queues: {queue: {option: value}}. A task's own options win."
     )
-    suspend_after_failures: int = _whole(
-        0,
-        0,
-        "Failures in a row, over its whole pool, after which a worker stops consuming a queue. 0: never.",
-        "failures",
-    )
-    suspend_failure_ratio: float | None = _setting(
-        None,
-        values.share,
-        "Share of failures among a worker's last 10 runs of a queue at which it stops consuming it.",
-    )
-    suspend_for: float = _seconds(
-        60.0, 0.1, "How long it does not consume that queue. Then one message is tried."
-    )
-    suspend_share: float = _setting(
-        0.5, values.number(0), "Share of a queue's workers that may be suspended at a time; one always may."
-    )
-    max_messages: int | None = _whole(
+    max_messages: int | None = whole(
         None, 1, "Messages that may wait in a queue, and in the quarantine. None: no limit.", "messages"
     )
-    max_messages_behavior: Literal["reject_new", "discard_old"] = _setting(
+    max_messages_behavior: Literal["reject_new", "discard_old"] = setting(
         "reject_new",
         values.one_of("reject_new", "discard_old"),
         "At the limit: 'reject_new': publishing raises QueueFull; 'discard_old': the oldest messages make"
         " room, and are kept as given up.",
     )
-    second_person: int | None = _whole(
+    second_person: int | None = whole(
         None,
         2,
         "A release or purge of so many messages needs a second person. None: one is enough.",
         "messages",
     )
-    outbox: bool = _flag(
+    outbox: bool = flag(
         "Store messages for guarded tasks in the ledger first; a relay in the workers sends them."
     )
-    outbox_database: str | None = _setting(
-        None,
-        values.database,
-        "Your own database, in whose transactions messages are stored first: 'django', 'django:ALIAS', or"
-        " a URL of SQLAlchemy.",
-    )
-    outbox_timeout: float = _seconds(
+    outbox_timeout: float = seconds(
         3.0, 0.1, "How long storing a message may delay its caller before the ledger counts as away."
     )
-    outbox_retries: int = _whole(
-        3,
-        0,
-        "Times that a message is sent again after a failure that may pass, before that is reported.",
-        "retries",
-    )
-    outbox_retry_interval: float = _seconds(1.0, 0, "Pause before each of these.")
-    outbox_resend_interval: float = _seconds(
-        10.0, 0.1, "Pause of that queue after these; then it begins anew."
-    )
-    outbox_auto_block: bool | Collection[str] = _setting(
-        False,
-        values.names_or_flag,
-        "Block sending also after a failure that may pass, until a person unblocks it: True, or a list of"
-        " queues.",
-    )
-    heartbeat_interval: float = _seconds(3.0, 0.05, "Pause between heartbeats.")
-    activation_interval: float = _seconds(
+    heartbeat_interval: float = seconds(3.0, 0.05, "Pause between heartbeats.")
+    activation_interval: float = seconds(
         10.0, 0.1, "Silence after which a worker counts as dead; at least twice the heartbeat interval."
     )
-    stuck_after: float = _seconds(
+    stuck_after: float = seconds(
         30.0,
         0.1,
         "Standstill after which a living worker counts as stuck.",
     )
-    restart_after: float = _seconds(
+    restart_after: float = seconds(
         300.0,
         1,
         "How long a worker may be stuck before the probe `alive` calls it beyond help.",
     )
-    trial: Literal["cell", "queue", "off"] = _setting(
+    trial: Literal["cell", "queue", "off"] = setting(
         "cell",
         values.one_of("cell", "queue", "off"),
         "How a suspect is tried: 'cell', alone in a process beside the pool; 'queue', alone in a worker of"
         " the trial queue; 'off', not at all: two deaths convict.",
     )
-    trial_queue: str = _setting(
+    trial_queue: str = setting(
         "celery.trial", values.name, "With poison_trial='queue': the queue in which suspects wait."
     )
-    trial_memory_limit: int | None = _whole(
+    trial_memory_limit: int | None = whole(
         None,
         1,
         "Memory of a suspect in its cell before it counts as out of memory. None: all there is.",
         "bytes",
     )
-    trial_cells: int | None = _whole(
+    trial_cells: int | None = whole(
         None,
         1,
         "How many suspects a worker tries at once at most. None: as many as it has slots and memory,"
         " up to 50.",
         "cells",
     )
-    fleet_gate_share: float | None = _setting(
+    fleet_gate_share: float | None = setting(
         0.5,
         values.share,
         "Share of the workers whose deaths within the window close the fleet gate: then only a death on"
         " trial convicts. None: never.",
     )
-    fleet_gate_workers: int = _whole(3, 1, "Least number of dead workers that closes it.", "workers")
-    fleet_gate_window: float = _seconds(
+    fleet_gate_workers: int = whole(3, 1, "Least number of dead workers that closes it.", "workers")
+    fleet_gate_window: float = seconds(
         60.0, 0.1, "Time within which they died; the gate opens as long after the last such death."
     )
-    durability: Literal["process", "sync"] = _setting(
+    durability: Literal["process", "sync"] = setting(
         "process",
         values.one_of("process", "sync"),
         "Which death a recorded start survives: 'process', that of its process; 'sync', that of Redis too:"
         " no task begins before its start is on disk, or on a replica.",
     )
-    journal: Literal["attempts", "incidents"] = _setting(
+    journal: Literal["attempts", "incidents"] = setting(
         "attempts",
         values.one_of("attempts", "incidents"),
         "'attempts' journals every finished run; 'incidents' only counts them per task.",
     )
-    journal_maxlen: int = _whole(1_000_000, 1000, "Entries the journal keeps, approximately.", "entries")
-    redact: Sequence[str] | bool = _setting(
+    journal_maxlen: int = whole(1_000_000, 1000, "Entries the journal keeps, approximately.", "entries")
+    redact: Sequence[str] | bool = setting(
         ("*password*", "*secret*", "*token*"),
         values.redact,
         "Arguments that logs and displays hide: names, with * and ?, also of keys inside arguments. True:"
         " all.",
     )
-    notify: Receiver | Sequence[Receiver] | None = _setting(  # noqa: RUF009 - a field, like the others
-        None,
-        values.receivers,
-        "Receivers of a notification for each new group in quarantine, and for a closed fleet gate: a list"
-        " of URLs, commands, 'module:function' and 'event'.",
-    )
-    notify_per_minute: int = _whole(
-        10, 1, "At most so many for each receiver; more are summed up in one.", "notifications per minute"
-    )
-    code_version: str = _setting(
+    code_version: str = setting(
         "", values.release, "Version of your own code; journalled, so that deploys can be compared."
     )
-    release: str = _setting("", values.release, "The same; its older name.")
-    deploy_guard: bool = _flag(
-        "Try the first runs of each task under a new poison_code_version in cells; two deaths pause it."
-    )
-    deploy_guard_runs: int = _whole(
-        3, 1, "Runs in a row that must end alive before a task runs as ever.", "runs"
-    )
-    deploy_guard_wait: float = _seconds(
-        30.0, 1, "How long other messages of the task wait for these at most."
-    )
-    node: str = _setting(
+    release: str = setting("", values.release, "The same; its older name.")
+    node: str = setting(
         "",
         values.release,
         "Machine below this worker, as you call it; journalled. Default: POISON_NODE of the environment;"
         " without either, deaths are compared by host alone.",
     )
+
+    #: Of extensions, where any is set.
+    sections: Mapping[type[Section], Any] = field(default_factory=dict, hash=False, repr=False)
+
+    def of(self, section: type[S]) -> S:
+        """Return the settings of an extension."""
+        chosen: S | None = self.sections.get(section)
+        return section() if chosen is None else chosen
+
+    @classmethod
+    def known(cls) -> dict[str, Field[Any]]:
+        """Return all settings, those of extensions too, by their public names."""
+        return {PREFIX + each.name: each for section in (cls, *_sections()) for each in _fields(section)}
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Self:
@@ -368,15 +342,17 @@ class Settings:
         """
         chosen = {str(k).lower(): conf[k] for k in conf if str(k).lower().startswith(PREFIX)}
         chosen.update(overrides or {})
-        known = {PREFIX + f.name: f for f in fields(cls)}
+        known = cls.known()
         for name, value in chosen.items():
             if name not in known:
                 raise ConfigurationError(f"unknown setting {name}={value!r}{did_you_mean(name, known)}")
             if complaint := known[name].metadata["check"](value):
-                shown = "<url>" if name.removeprefix(PREFIX) in _SECRET else repr(value)
+                shown = "<url>" if known[name].metadata["secret"] else repr(value)
                 raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")
         cls._name_version(chosen)
-        settings = cls(**{name.removeprefix(PREFIX): value for name, value in chosen.items()})
+        of_sections = {each: _chosen(each, chosen) for each in _sections()}
+        sections = {each: each(**values) for each, values in of_sections.items() if values}
+        settings = cls(**_chosen(cls, chosen), sections=sections)
         settings._check_intervals()
         return settings
 
@@ -405,3 +381,12 @@ class Settings:
     def has_trials(self) -> bool:
         """Whether suspects are tried alone."""
         return self.trial != "off" and not self.observe_only
+
+
+def _fields(section: type[Any]) -> list[Field[Any]]:
+    return [each for each in fields(section) if each.metadata]
+
+
+def _chosen(section: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    names = (each.name for each in _fields(section))
+    return {name: values[PREFIX + name] for name in names if PREFIX + name in values}

@@ -10,7 +10,7 @@ import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
-from celery_poison.extension import rooms_with
+from celery_poison.basics.rooms import rooms_with
 from celery_poison.worker import inspecting as inspecting  # `celery inspect` knows only what is registered
 
 #: Of the core.

@@ -15,6 +15,7 @@ from kombu.transport import pyamqp
 from kombu.transport import redis as kombu_redis
 
 from celery_poison.basics.parts import Finding
+from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.text import command, count_of, duration, some_of, when
 from celery_poison.broker.publish import bounded_connection
 from celery_poison.cli import rabbitmq_checks, redis_checks
@@ -22,7 +23,6 @@ from celery_poison.cli.destination_checks import destinations
 from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.extension import rooms_with
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import WorkerRecord
@@ -50,7 +50,7 @@ _WORDS = {"FAIL": "failed", "warn": "with a warning", "ok": "well"}
 _LEFT = 19
 
 #: What extensions check. ``TRIES``: an option of their own -> its help, and what it does and finds.
-_ROOMS = [*rooms_with("checks")]
+_ROOMS = rooms_with("checks")
 _TRIES = {name: each for room in _ROOMS for name, each in getattr(room, "TRIES", {}).items()}
 
 

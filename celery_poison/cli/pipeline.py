@@ -17,12 +17,10 @@ from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 from celery_poison.cli.pipeline_checks import check_options, conf_of, said_plainly
 from celery_poison.cli.session import WRONG_USAGE, Option, Refused, plainly
-from celery_poison.extensions.notify.notifier import Wording
-from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
+from celery_poison.extensions.notify.notifier import send_to_all
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE
 from celery_poison.quarantine.owner import identity_of
-from celery_poison.rules.values import receivers_of
 
 _NEEDS = ("pyspark", "pyarrow", "deltalake", "scipy")
 
@@ -360,13 +358,9 @@ def _need_lake_and_spark(name: str, options: dict[str, Any]) -> None:
 
 def _notify(app: Any, sentences: list[str]) -> None:
     """Send what is newly accused to each receiver of ``poison_notify``; a failure is one line on stderr."""
-    settings = plugin_of(app).settings
-    accusation = Wording(app.main or "celery", settings.namespace).blame(sentences)
-    for receiver in (Receiver(each) for each in receivers_of(settings.notify) if each != "event"):
-        try:
-            receiver.tell(accusation.as_dict())
-        except NotDelivered as error:
-            click.echo(f"celery poison: {receiver.name}: {error}", err=True)
+    for name, error in send_to_all(plugin_of(app), lambda wording: wording.blame(sentences)):
+        if error:
+            click.echo(f"celery poison: {name}: {error}", err=True)
 
 
 def _fill_from_app(options: dict[str, Any]) -> None:

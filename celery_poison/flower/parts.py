@@ -7,7 +7,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from celery_poison.extension import rooms_with
+from celery_poison.basics.rooms import rooms_with
 from celery_poison.quarantine.overview import Overview
 
 _NONE: Mapping[str, Any] = MappingProxyType({})

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from celery_poison import causes
-from celery_poison.extension import rooms_with
+from celery_poison.basics.rooms import rooms_with
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS
 from celery_poison.metrics.family import Family, Rows
 from celery_poison.quarantine.overview import Overview

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from celery_poison.rules.destinations import is_cause
 
@@ -16,10 +14,6 @@ REDIS_SCHEMES = (
 )
 
 Check = Callable[[Any], str | None]
-
-#: Of ``poison_notify``: a URL, ``module:function``, ``event``; or a command, as a list of words.
-Receiver = str | Sequence[str]
-_RECEIVER = re.compile(r"event|https?://[!-~]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def one_of(*allowed: str) -> Check:
@@ -55,11 +49,6 @@ def name(value: Any) -> str | None:
 def url(value: Any) -> str | None:
     good = value is None or (isinstance(value, str) and value.startswith(REDIS_SCHEMES))
     return None if good else f"use a URL that begins with one of {', '.join(REDIS_SCHEMES)}"
-
-
-def database(value: Any) -> str | None:
-    good = value is None or (isinstance(value, str) and (value.split(":")[0] == "django" or "://" in value))
-    return None if good else "use 'django', 'django:ALIAS', a database URL of SQLAlchemy, or None"
 
 
 def destination(value: Any) -> str | None:
@@ -112,31 +101,3 @@ def release(value: Any) -> str | None:
 def redact(value: Any) -> str | None:
     names = isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value)
     return None if names or isinstance(value, bool) else "use a list of names and patterns, or True for all"
-
-
-def names_or_flag(value: Any) -> str | None:
-    names = isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(v, str) and v for v in value)
-    return None if names or isinstance(value, bool) else "use True, False or a list of names of queues"
-
-
-def receivers(value: Any) -> str | None:
-    known = value is None or isinstance(value, (str, list, tuple))
-    if known and all(map(_is_receiver, receivers_of(value))):
-        return None
-    return "use a list of 'https://...', 'module:function', 'event', or a command as a list of its words"
-
-
-def _is_receiver(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return bool(value) and all(isinstance(word, str) and word for word in value)
-    if not isinstance(value, str) or _RECEIVER.fullmatch(value) is None:
-        return False
-    try:
-        return "://" not in value or bool(urlsplit(value).hostname)
-    except ValueError:
-        return False
-
-
-def receivers_of(value: Receiver | Sequence[Receiver] | None) -> Sequence[Receiver]:
-    """Return what ``poison_notify`` names, as a list."""
-    return [value] if isinstance(value, str) else [*(value or ())]

@@ -6,7 +6,7 @@ The page says in a comment which settings stand in which table; one that is in n
 from __future__ import annotations
 
 import re
-from dataclasses import Field, fields
+from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ _TABLE = re.compile(r"<!-- settings: ([\w ]*)-->\n(?:.*?)<!-- end -->\n", re.DOT
 
 def anew(page: str) -> str:
     """Return the page with its tables as the code has them."""
-    known = {field.name: field for field in fields(Settings)}
+    known = {field.name: field for field in Settings.known().values()}
     listed = [name for names in _TABLE.findall(page) for name in names.split()]
     assert len(listed) == len(set(listed)), "a setting stands in two tables"
     missing = [name for name in known if name not in listed]

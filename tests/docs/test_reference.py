@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def test_the_settings_tables_are_the_ones_made_from_the_code() -> None:
 
 def test_every_setting_is_in_one_table_and_no_other() -> None:
     shown = [words(row[0])[0] for row in rows(section(text("settings.md"), "All settings"))]
-    assert sorted(shown) == sorted(PREFIX + field.name for field in fields(Settings))
+    assert sorted(shown) == sorted(Settings.known())
 
 
 def test_a_setting_that_the_page_does_not_place_comes_into_its_last_table() -> None:
@@ -98,7 +98,7 @@ def test_a_setting_that_the_page_does_not_place_comes_into_its_last_table() -> N
 
 
 def test_no_page_speaks_of_a_setting_that_does_not_exist() -> None:
-    ours = {PREFIX + field.name for field in fields(Settings)}
+    ours = {*Settings.known()}
     theirs = {*headers.OURS, *(name for name in vars(inspecting) if name.startswith(PREFIX))}
     for page in PAGES:
         spoken = set(re.findall(r"\bpoison_[a-z_]+\b", page.read_text(encoding="utf-8")))

@@ -17,6 +17,7 @@ from celery_poison.extensions.outbox.database import Mover
 from celery_poison.extensions.outbox.lanes import FAILED, Lane, LaneRecord, Lanes
 from celery_poison.extensions.outbox.packing import unpack
 from celery_poison.extensions.outbox.relay import MOVER_BOUND, Rounds
+from celery_poison.extensions.outbox.settings import OutboxSettings
 from celery_poison.extensions.outbox.storing import Outbox
 from celery_poison.ledger.connection import bound
 from celery_poison.plugin import plugin_of
@@ -113,7 +114,7 @@ class Shop:
         """One who moves rows of the user's database."""
         ledger = self.plugin.open_ledger()
         bound(ledger.client, MOVER_BOUND)
-        return Mover(ledger, str(self.plugin.settings.outbox_database))
+        return Mover(ledger, str(self.plugin.settings.of(OutboxSettings).outbox_database))
 
     def move(self) -> None:
         """Move all rows of the user's database."""

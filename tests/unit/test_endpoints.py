@@ -12,7 +12,7 @@ from celery_poison.decide import End
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.extensions.holds import pausing as module
 from celery_poison.extensions.holds.pausing import Endpoints
-from celery_poison.settings import Settings
+from celery_poison.settings import PREFIX, Settings
 from tests.sites import site
 
 
@@ -34,7 +34,8 @@ class Stub:
         loop: Any = SimpleNamespace(call_in_loop=lambda call: call())
         announce: Any = SimpleNamespace(fleet=lambda name, facts: self.told.append(name))
         background: Any = SimpleNamespace(do=self._do)
-        settings = Settings(**{"suspend_after_failures": 2, "suspend_for": 60.0, **given})
+        conf = {"suspend_after_failures": 2, "suspend_for": 60.0, **given}
+        settings = Settings.from_conf({PREFIX + name: value for name, value in conf.items()})
         self.endpoints = Endpoints(
             site(
                 settings=settings,

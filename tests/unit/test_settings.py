@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from celery_poison import extensions
 from celery_poison.errors import ConfigurationError
+from celery_poison.extensions.notify.settings import NotifySettings, receivers_of
+from celery_poison.extensions.outbox.settings import OutboxSettings
 from celery_poison.ledger.connection import open_redis
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.rules.values import receivers_of
 from celery_poison.settings import Settings
 
 
@@ -33,6 +34,14 @@ def test_other_settings_of_celery_are_none_of_our_business() -> None:
 def test_an_unknown_setting_is_refused_and_the_nearest_name_suggested(name: str) -> None:
     with pytest.raises(ConfigurationError, match="did you mean poison_max_crashes"):
         Settings.from_conf({name: 3})
+
+
+def test_a_setting_of_an_extension_that_was_left_out_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extensions, "ORDER", ("outbox",))
+    assert Settings.from_conf({"poison_outbox_retries": 4}).of(OutboxSettings).outbox_retries == 4
+    for conf in ({"poison_notify": "event"}, {"poison_queues": {"mail": {"suspend_after_failures": 3}}}):
+        with pytest.raises(ConfigurationError, match=r"unknown setting|has no option"):
+            Settings.from_conf(conf)
 
 
 def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
@@ -80,7 +89,7 @@ def test_an_impossible_value_is_refused_with_setting_and_cure(name: str, value: 
 def test_whoever_may_be_told_is_written_as_the_how_to_says() -> None:
     every = ["https://hooks.example.com/T0/x?y=z", ["/bin/page", "-x"], "shop.alerts:told", "event"]
     for value in (None, "event", [], every, tuple(every)):
-        assert Settings.from_conf({"poison_notify": value}).notify == value
+        assert Settings.from_conf({"poison_notify": value}).of(NotifySettings).notify == value
     assert receivers_of("event") == ["event"] and receivers_of(None) == []
     with pytest.raises(ConfigurationError) as refused:
         Settings.from_conf({"poison_notify": ["https://hooks.example.com/s3cret", 7]})
@@ -121,7 +130,7 @@ def test_suspects_may_be_tried_in_a_queue_of_their_own_whose_name_can_be_chosen(
 
 
 def test_every_setting_has_a_sentence_and_its_default_passes_its_own_check() -> None:
-    for field in dataclasses.fields(Settings):
+    for field in Settings.known().values():
         assert field.metadata["doc"].endswith((".", ")"))
         assert field.metadata["check"](field.default) is None, field.name
 

@@ -16,6 +16,7 @@ from celery_poison.basics.text import argument
 from celery_poison.decide import End, Run
 from celery_poison.errors import ConfigurationError
 from celery_poison.extension import Extension
+from celery_poison.extensions.deploy_guard.settings import DeployGuardSettings
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
@@ -46,7 +47,7 @@ class DeployGuard(Extension):
         self._watches: WeakKeyDictionary[Ledger, Watch] = WeakKeyDictionary()
 
     def holds(self, site: Any) -> Iterable[Hold]:
-        if not site.settings.deploy_guard:
+        if not site.settings.of(DeployGuardSettings).deploy_guard:
             return
         if why := why_off(site.settings):
             site.complain(ConfigurationError(f"poison_deploy_guard is off: {why}"))
@@ -89,7 +90,7 @@ class DeployGuard(Extension):
 
     @property
     def _is_on(self) -> bool:
-        return bool(self.host.settings.deploy_guard)
+        return bool(self.host.settings.of(DeployGuardSettings).deploy_guard)
 
     def _watch(self, ledger: Ledger) -> Watch:
         from celery_poison.extensions.deploy_guard.watching import Watch
@@ -97,7 +98,8 @@ class DeployGuard(Extension):
         watch = self._watches.get(ledger)
         if watch is None:
             settings = self.host.settings
-            watch = Watch(ledger, settings.activation_interval, settings.deploy_guard_wait)
+            patience = settings.of(DeployGuardSettings).deploy_guard_wait
+            watch = Watch(ledger, settings.activation_interval, patience)
             self._watches[ledger] = watch
         return watch
 

@@ -21,6 +21,7 @@ from celery_poison.decide import End, Run
 from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Outcome, Over, begun, ended, turn_of
 from celery_poison.extensions.deploy_guard.record import Record, Seen
+from celery_poison.extensions.deploy_guard.settings import DeployGuardSettings
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.pauses import Paused
 from celery_poison.quarantine.arguments import fingerprint_of
@@ -43,7 +44,7 @@ class Guarding(Hold):
     def __init__(self, site: Site) -> None:
         settings = site.settings
         self._site = site
-        self._needed = settings.deploy_guard_runs
+        self._needed = settings.of(DeployGuardSettings).deploy_guard_runs
         self._record = Record(site.ledger, settings.code_version)
         self._paused = Paused(site.ledger, site.complain, settings.code_version)
         #: Tasks about which nothing is asked any more.

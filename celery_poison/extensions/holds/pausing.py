@@ -27,6 +27,7 @@ from celery_poison.basics.parts import Hold
 from celery_poison.broker.unacked import number_of
 from celery_poison.decide import End
 from celery_poison.extensions.holds.pauses import Pauses
+from celery_poison.extensions.holds.settings import HoldsSettings
 from celery_poison.extensions.holds.suspension import (
     FRESH,
     PROBING,
@@ -68,7 +69,8 @@ class Endpoints:
 
     def __post_init__(self) -> None:
         settings, queues = self.site.settings, self.site.settings.queues or {}
-        self._bounds = Bounds(settings.suspend_after_failures, settings.suspend_failure_ratio)
+        self._own = settings.of(HoldsSettings)
+        self._bounds = Bounds(self._own.suspend_after_failures, self._own.suspend_failure_ratio)
         self._bounds_of = {queue: self._bounds.at(options) for queue, options in queues.items()}
         every = (self._bounds, *self._bounds_of.values())
         self._is_on = not settings.observe_only and any(bounds.are_set for bounds in every)
@@ -131,8 +133,8 @@ class Endpoints:
         granted = Pauses(self.site.ledger).suspend(
             self.site.me.node,
             queue,
-            lasts_ms=int(settings.suspend_for * 1000),
-            most=most_suspended(consumers, settings.suspend_share),
+            lasts_ms=int(self._own.suspend_for * 1000),
+            most=most_suspended(consumers, self._own.suspend_share),
             worker=self.site.me.worker,
             reason=reason,
         )
@@ -142,11 +144,11 @@ class Endpoints:
             return
         with self._lock:
             self._states[queue] = Endpoint(Mode.SUSPENDED, reason=reason)
-            self._until[queue] = time.monotonic() + settings.suspend_for
+            self._until[queue] = time.monotonic() + self._own.suspend_for
             self._probes.pop(queue, None)
             self._asked_for.discard(queue)
         logger.error(
-            "celery_poison: queue %s is not consumed here for %g s: %s", queue, settings.suspend_for, reason
+            "celery_poison: queue %s is not consumed here for %g s: %s", queue, self._own.suspend_for, reason
         )
         self._tell(signals.endpoint_suspended, queue=queue, reason=reason)
         self.changed()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from celery_poison.basics.parts import Round
 from celery_poison.extension import Extension
+from celery_poison.extensions.notify.settings import NotifySettings
 from celery_poison.ledger import Ledger
 
 #: Seconds between two looks.
@@ -20,7 +21,7 @@ class Notify(Extension):
 
     def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
         settings = self.host.settings
-        if settings.notify:
+        if settings.of(NotifySettings).notify:
             from celery_poison.extensions.notify.notifier import Notifier  # not where an app only publishes
 
             notifier = Notifier(self.host.app, ledger, settings, announce)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -25,15 +25,16 @@ from celery_poison.basics.forking import no_fork
 from celery_poison.basics.text import argument, clean, command, count_of, short
 from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
+from celery_poison.extensions.notify.settings import NotifySettings, receivers_of
 from celery_poison.failover.aside import Aside
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.pauses import paused_versions
 from celery_poison.model import MessageRecord
+from celery_poison.plugin import Plugin
 from celery_poison.quarantine.finder import Finder
 from celery_poison.quarantine.search import By, Group
 from celery_poison.quarantine.views import GateRecord, Views
 from celery_poison.rules.pauses import Pause
-from celery_poison.rules.values import receivers_of
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -243,12 +244,13 @@ class Notifier:
         self._finder = Finder(ledger, self._queries)
         self._wording = Wording(app.main or "celery", settings.namespace)
         self._announce = announce
-        rate = settings.notify_per_minute
+        own = settings.of(NotifySettings)
+        rate = own.notify_per_minute
         self._deliveries = [
             Delivery(receiver.name, receiver.key, receiver.tell, rate)
             if (receiver := None if target == "event" else Receiver(target))
             else Delivery("event", "event", self._send_event, float("inf"))
-            for target in receivers_of(settings.notify)
+            for target in receivers_of(own.notify)
         ]
         self._empty_since: dict[str, float] = {}
 
@@ -321,3 +323,19 @@ class Notifier:
         with no_fork():
             self._notes.note(fence, outcome, delivery.unnoted)
         delivery.unnoted = {}
+
+
+def send_to_all(
+    plugin: Plugin, word: Callable[[Wording], Notification]
+) -> Iterator[tuple[str, NotDelivered | None]]:
+    """Send a notification to each receiver that is not this very process; yield its name, and what failed."""
+    settings = plugin.settings
+    notification = word(Wording(plugin.app.main or "celery", settings.namespace)).as_dict()
+    targets = receivers_of(settings.of(NotifySettings).notify)
+    for receiver in (Receiver(each) for each in targets if each != "event"):
+        try:
+            receiver.tell(notification)
+        except NotDelivered as error:
+            yield receiver.name, error
+        else:
+            yield receiver.name, None

@@ -17,6 +17,7 @@ from celery_poison.extensions.outbox.handover import Handover
 from celery_poison.extensions.outbox.lanes import Copy, Failure, Lanes, Lease, Taken
 from celery_poison.extensions.outbox.packing import unpack
 from celery_poison.extensions.outbox.send_failures import Cause, NotSent, error_transactions, send_failed
+from celery_poison.extensions.outbox.settings import OutboxSettings
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import bound
 from celery_poison.plugin import Plugin
@@ -102,7 +103,7 @@ class Relay:
         self._begin("poison-relay-trouble", lambda: self._make(trouble=True))
 
     def _begin_moving(self) -> None:
-        if database := self._plugin.settings.outbox_database:
+        if database := self._plugin.settings.of(OutboxSettings).outbox_database:
             ledger = self._plugin.open_ledger()
             bound(ledger.client, MOVER_BOUND)
             self._begin("poison-relay-rows", lambda: Mover(ledger, database))
@@ -253,7 +254,7 @@ class Rounds:
         if error.confirmed:  # the rest is taken again at once: nothing has failed yet
             self._lanes.sent(lease, error.confirmed)
             return
-        cause, settings, lane = error.cause, self._plugin.settings, lease.lane
+        cause, settings, lane = error.cause, self._plugin.settings.of(OutboxSettings), lease.lane
         self._in_trouble()
         head, last, note = taken[0], taken[-1].seq, error.detail
         # What is wrong with one message, nobody knows of which: each is sent by itself (TP1-7).

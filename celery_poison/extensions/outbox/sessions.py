@@ -26,6 +26,7 @@ from celery_poison.broker.capture import Outgoing, captured
 from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.outbox import outbox_of
 from celery_poison.extensions.outbox.database import TABLE, is_own_successor, light_table, values_of
+from celery_poison.extensions.outbox.settings import OutboxSettings
 from celery_poison.plugin import plugin_of
 from celery_poison.upstream import hooks
 
@@ -76,7 +77,7 @@ def publishing_in(session: Any, app: Celery | None = None) -> Iterator[None]:
         raise ConfigurationError(
             "publishing_in() needs the outbox, which does not fit this version of Celery"
         )
-    if "://" not in (plugin.settings.outbox_database or ""):
+    if "://" not in (plugin.settings.of(OutboxSettings).outbox_database or ""):
         raise ConfigurationError(
             "no relay would send it: set poison_outbox_database to the URL of the database of this session"
         )

@@ -20,6 +20,7 @@ from celery_poison.extensions.outbox import database
 from celery_poison.extensions.outbox.lanes import Lanes
 from celery_poison.extensions.outbox.packing import lane_of, pack
 from celery_poison.extensions.outbox.send_failures import Cause, error_transactions, send_failed
+from celery_poison.extensions.outbox.settings import OutboxSettings
 from celery_poison.headers import OUTBOX
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
@@ -83,7 +84,7 @@ class Outbox(Extension):
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
         from celery_poison.extensions.outbox.desk import panels
 
-        return panels(ledger, self.host.settings.outbox_database)
+        return panels(ledger, self.host.settings.of(OutboxSettings).outbox_database)
 
     @cached_property
     def lanes(self) -> Lanes:
@@ -131,7 +132,7 @@ class Outbox(Extension):
         return True
 
     def _stored_in_transaction(self, outgoing: Outgoing) -> bool:
-        name = self.host.settings.outbox_database
+        name = self.host.settings.of(OutboxSettings).outbox_database
         if not name or "://" in name or at_once.get() or database.is_own_successor(outgoing):
             return False
         rows = self._rows = self._rows or database.DjangoRows(name)

@@ -26,6 +26,7 @@ from celery_poison.extensions.outbox.desk import OutboxDesk, Waiting
 from celery_poison.extensions.outbox.lanes import LaneRecord
 from celery_poison.extensions.outbox.relay import Relay
 from celery_poison.extensions.outbox.send_failures import Cause
+from celery_poison.extensions.outbox.settings import OutboxSettings
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import default_actor
 
@@ -62,7 +63,7 @@ def status(ctx: click.Context) -> None:
     """
     desk = _desk(ctx)
     lanes, failed = desk.lanes(), sum(1 for _ in desk.messages(failed=True))
-    rows = waiting_rows(plugin_of(app_of(ctx)).settings.outbox_database)
+    rows = waiting_rows(plugin_of(app_of(ctx)).settings.of(OutboxSettings).outbox_database)
     if wants_json():
         shown = {"destinations": [lane.as_dict() for lane in lanes], "failed": failed}
         print_json({**shown, "database": rows and rows._asdict()})

@@ -1,0 +1,57 @@
+"""Settings of notifications."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery_poison.settings import Section, setting, whole
+
+#: Of ``poison_notify``: a URL, ``module:function``, ``event``; or a command, as a list of words.
+Receiver = str | Sequence[str]
+_RECEIVER = re.compile(r"event|https?://[!-~]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def _check_receivers(value: Any) -> str | None:
+    known = value is None or isinstance(value, (str, list, tuple))
+    if known and all(map(_is_receiver, receivers_of(value))):
+        return None
+    return "use a list of 'https://...', 'module:function', 'event', or a command as a list of its words"
+
+
+def _is_receiver(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(isinstance(word, str) and word for word in value)
+    if not isinstance(value, str) or _RECEIVER.fullmatch(value) is None:
+        return False
+    try:
+        return "://" not in value or bool(urlsplit(value).hostname)
+    except ValueError:
+        return False
+
+
+def receivers_of(value: Receiver | Sequence[Receiver] | None) -> Sequence[Receiver]:
+    """Return what ``poison_notify`` names, as a list."""
+    return [value] if isinstance(value, str) else [*(value or ())]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifySettings(Section):
+    """Of notifications."""
+
+    notify: Receiver | Sequence[Receiver] | None = setting(  # noqa: RUF009 - a field, like the others
+        None,
+        _check_receivers,
+        "Receivers of a notification for each new group in quarantine, and for a closed fleet gate: a list"
+        " of URLs, commands, 'module:function' and 'event'.",
+        secret=True,
+    )
+    notify_per_minute: int = whole(
+        10, 1, "At most so many for each receiver; more are summed up in one.", "notifications per minute"
+    )
+
+
+SETTINGS = NotifySettings
