@@ -30,13 +30,11 @@ from kombu.utils.json import dumps, loads
 from redis.exceptions import NoScriptError
 
 from celery_poison.broker.book import Book, Books
+from celery_poison.broker.port import OwnerIsAlive
 from celery_poison.broker.sealed import Sealed, origin_of, tagged, wrapped
 from celery_poison.broker.unacked import Unacked, announce, arriving_key, owner_of, text
 
 logger = get_logger("celery_poison")
-
-#: Says of a boot id whether its worker lives; False also if it is unknown, None if that cannot be asked now.
-OwnerIsAlive = Callable[[str], bool | None]
 
 #: Seconds an idle worker waits on one queue before it looks at the others. While nothing comes, each wait is
 #: twice as long as the last, up to :data:`LONGEST`, unless another than that one had something lately.

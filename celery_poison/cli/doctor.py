@@ -8,17 +8,15 @@ from contextlib import suppress
 from typing import Any
 
 import click
-import redis
 from celery import Celery
 from celery.backends.base import DisabledBackend
-from kombu.transport import pyamqp
-from kombu.transport import redis as kombu_redis
 
 from celery_poison.basics.parts import Finding
 from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.text import command, count_of, duration, some_of, when
-from celery_poison.broker.publish import bounded_connection
-from celery_poison.cli import rabbitmq_checks, redis_checks
+from celery_poison.broker.bounds import bounded_connection
+from celery_poison.broker.kinds import broker_of
+from celery_poison.cli import redis_checks
 from celery_poison.cli.destination_checks import destinations
 from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
@@ -216,19 +214,9 @@ def _check_stuck(app: Celery) -> Finding:
 def _check_broker(app: Celery) -> list[Finding]:
     try:
         with bounded_connection(app) as connection:
-            channel = connection.default_channel
-            if isinstance(channel, kombu_redis.Channel):
-                return [_redis_broker(channel)]
-            if isinstance(channel, pyamqp.Channel):
-                return [*rabbitmq_checks.examine(app, connection)]
-            kind = connection.transport.driver_type
+            return [*broker_of(connection).examine(app, connection)]
     except Exception as error:  # each transport has errors of its own
         return [Finding("broker", f"not usable: {error}", "start it, or correct broker_url", broken=True)]
-    finding = (
-        f"{kind}: neither Redis nor RabbitMQ; bodies are kept after unpacking, and a dead worker's messages"
-        " come back when the broker returns them, or never: each delivery is looked up for that"
-    )
-    return [Finding("broker", finding, "use Redis or RabbitMQ for all that celery_poison promises")]
 
 
 def _check_queues(plugin: Plugin) -> Iterator[Finding]:
@@ -243,19 +231,6 @@ def _check_queues(plugin: Plugin) -> Iterator[Finding]:
             yield Finding(
                 "delivery_limit", said, f"set it well above {allowed}, to 20 for example, in a new queue"
             )
-
-
-def _redis_broker(channel: Any) -> Finding:
-    probe = f"{channel.global_keyprefix or ''}poison.doctor"
-    cure = "allow them, and use Redis 6.2 or newer: a worker killed while it receives may lose that message"
-    with channel.conn_or_acquire() as client:
-        try:
-            client.ping()
-            client.execute_command("EVAL", "return redis.call('EXISTS', KEYS[1])", 1, f"{probe}.a")
-            client.execute_command("BLMOVE", f"{probe}.a", f"{probe}.b", "RIGHT", "LEFT", 0.01)
-        except redis.exceptions.ResponseError as error:
-            return Finding("broker", f"Redis refuses EVAL or BLMOVE: {error}", cure)
-    return Finding("broker", "Redis; messages are received in one step")
 
 
 def _check_backend(app: Celery) -> Finding:

@@ -271,25 +271,3 @@ def _ask_alone(client: redis.Redis, *words: str, **options: Any) -> None:
         connection.read_response(push_request=True)
     finally:
         connection.disconnect()
-
-
-def queued_and_dropped(client: redis.Redis, *words: str) -> redis.ResponseError | None:
-    """Return why Redis refuses a command, which is not executed: its transaction ends with its connection.
-
-    Raises:
-        redis.ResponseError: there can be no transaction.
-    """
-    pool = client.connection_pool
-    connection: Any = pool.connection_class(**pool.connection_kwargs)
-    try:
-        connection.connect()
-        connection.send_command("MULTI")
-        connection.read_response()
-        connection.send_command(*words)
-        try:
-            connection.read_response()
-        except redis.ResponseError as error:
-            return error
-    finally:
-        connection.disconnect()
-    return None

@@ -15,7 +15,7 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_poison.basics import text
 from celery_poison.basics.text import apps_given, clean
-from celery_poison.broker.publish import bounded_options
+from celery_poison.broker.bounds import bounded_options
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine

@@ -13,7 +13,8 @@ from celery import Celery
 
 from celery_poison.basics.calling import gather
 from celery_poison.basics.forking import no_fork
-from celery_poison.broker.publish import NotPublished, Publisher, Refused
+from celery_poison.broker.port import NotPublished, Refused
+from celery_poison.broker.publish import Publisher
 from celery_poison.errors import Fenced, LedgerUnavailable
 from celery_poison.failover.refusals import Refusals
 from celery_poison.failover.turns import whose_turn

@@ -17,7 +17,7 @@ from celery import Celery
 
 from celery_poison import causes
 from celery_poison.basics.calling import amend, tell
-from celery_poison.broker.unacked import owners, put_back
+from celery_poison.broker.kinds import owners, put_back
 from celery_poison.causes import Evidence
 from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
 from celery_poison.errors import StaleDelivery

@@ -6,7 +6,7 @@ import time
 
 from celery.utils.log import get_logger
 
-from celery_poison.broker.publish import NotPublished
+from celery_poison.broker.port import NotPublished
 from celery_poison.quarantine.stored_message import PublishRefused
 
 logger = get_logger("celery_poison")

@@ -22,7 +22,7 @@ from typing import Any
 from celery import Celery
 from celery.utils.saferepr import saferepr
 
-from celery_poison.broker.publish import to_bytes
+from celery_poison.broker.envelope import to_bytes
 from celery_poison.headers import FAILURES, OURS
 from celery_poison.model import StoredMessage
 from celery_poison.quarantine.body import BodyBroken, json_of

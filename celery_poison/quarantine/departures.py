@@ -13,7 +13,8 @@ from dataclasses import replace
 from celery import Celery
 
 from celery_poison.basics.forking import no_fork
-from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
+from celery_poison.broker.port import NoSuchQueue, NotPublished
+from celery_poison.broker.publish import Publisher
 from celery_poison.errors import OVERTAKEN, DecisionPending, Fenced, LedgerUnavailable, MessageNotFound
 from celery_poison.failover.refusals import REFUSED_FOR, Refusals
 from celery_poison.headers import VERDICT

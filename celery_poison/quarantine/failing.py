@@ -13,7 +13,8 @@ from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.utils.log import get_logger
 
-from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
+from celery_poison.broker.port import NoSuchQueue, NotPublished
+from celery_poison.broker.publish import Publisher
 from celery_poison.errors import GivenUp, IllegalTransition, PoisonError
 from celery_poison.headers import MID
 from celery_poison.model import MessageRecord, StoredMessage

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from celery import Celery
-from kombu.transport import redis
 from kombu.utils.url import parse_url
 
-from celery_poison.broker.publish import bounded_options
+from celery_poison.broker.bounds import bounded_options
+from celery_poison.broker.kinds import broker_of
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.signature import refuse_unless_owned, sign_broker
@@ -72,11 +72,7 @@ def server_of(app: Celery, at: str = "") -> str:
             host, _, port = at.rpartition(":")
             connection.hostname, connection.port = host, int(port)
             connection.alt, connection.cycle = [], None  # no other answers in its place
-        channel = connection.default_channel
-        if isinstance(channel, redis.Channel):
-            with channel.conn_or_acquire() as client:
-                return str(client.info("server").get("run_id", ""))
-        return str(connection.connection.server_properties.get("cluster_name", ""))
+        return broker_of(connection).name_of_server(connection)
     return ""
 
 

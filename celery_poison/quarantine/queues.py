@@ -18,7 +18,8 @@ from itertools import islice
 from celery import Celery
 
 from celery_poison.basics.text import count_of, duration, some_of, when
-from celery_poison.broker.publish import bounded_options, depth
+from celery_poison.broker.bounds import bounded_options
+from celery_poison.broker.kinds import broker_of
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.model import Record
 from celery_poison.plugin import plugin_of
@@ -133,7 +134,7 @@ def _shared_queues(app: Celery, workers: Iterable[WorkerRecord]) -> set[str]:
 
 
 def waiting_in(app: Celery, queues: Collection[str]) -> dict[str, int]:
-    """Return how many messages wait in these queues, on Redis and RabbitMQ; {} on other brokers.
+    """Return how many messages wait in these queues; {} where the broker does not count them.
 
     Raises:
         Unread: the broker does not tell.
@@ -142,9 +143,10 @@ def waiting_in(app: Celery, queues: Collection[str]) -> dict[str, int]:
         return {}
     try:
         with app.connection_for_read(transport_options=bounded_options(app)) as connection:
-            if connection.transport.driver_type not in ("redis", "amqp"):
+            broker = broker_of(connection)
+            if not broker.counts:
                 return {}
-            return {queue: depth(connection, queue) for queue in sorted(queues)}
+            return {queue: broker.depth(connection, queue) for queue in sorted(queues)}
     except Exception as error:  # each transport has errors of its own
         raise Unread(f"the broker cannot be read ({type(error).__name__})") from None
 

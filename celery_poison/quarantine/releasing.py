@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from celery import Celery
 
 from celery_poison import signals
-from celery_poison.broker.publish import Parcel, Publisher
+from celery_poison.broker.port import Parcel
+from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.care import BadCare, Care, Feed, Pace

@@ -14,7 +14,8 @@ from kombu.utils import json as kombu_json
 
 from celery_poison.basics.text import decoded
 from celery_poison.broker.capture import read_json
-from celery_poison.broker.publish import NoAnswer, NotPublished, Parcel, Publisher
+from celery_poison.broker.port import NoAnswer, NotPublished, Parcel
+from celery_poison.broker.publish import Publisher
 from celery_poison.broker.sealed import ITEM
 from celery_poison.errors import PoisonError
 from celery_poison.headers import EDITED, FAILURES, MARK, OURS, PARK, RELEASE, TRIAL, identify, shown

@@ -5,22 +5,20 @@ What a person paused is left out.
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate, islice
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 from celery import Celery
-from kombu.transport import redis
 
 from celery_poison.basics.text import argument, command, when
-from celery_poison.broker.publish import bounded_options
-from celery_poison.broker.unacked import Unacked, owner_of, text
+from celery_poison.broker.bounds import bounded_options
+from celery_poison.broker.kinds import broker_of
+from celery_poison.broker.port import HeldMessage
 from celery_poison.ledger.fleet_model import consumed_queues
 from celery_poison.model import Record, Start
 from celery_poison.plugin import plugin_of
@@ -29,8 +27,6 @@ from celery_poison.states import State
 
 #: Stuck messages that are named, of all kinds together; of each kind, those that are looked at: the oldest.
 STUCK_NAMED, STUCK_LOOKED_AT = 20, 1000
-#: Bytes of unacknowledged messages that are read for their ids and queues.
-BYTES_READ = 1_000_000
 
 
 class StuckKind(StrEnum):
@@ -138,8 +134,9 @@ def find_stranded(app: Celery) -> Stranded:
     unread = ""
     try:
         with app.connection_for_read(transport_options=bounded_options(app)) as connection:
-            if issubclass(connection.get_transport_cls(), redis.Transport):
-                by_kind[StuckKind.UNACKED] = list(look.unacked(connection.channel()))
+            held = broker_of(connection).unacknowledged(connection, look.recovered_after, STUCK_LOOKED_AT)
+            if held is not None:
+                by_kind[StuckKind.UNACKED] = list(look.unacked(held))
     except Exception as error:  # each transport has errors of its own
         unread = f"the broker cannot be read ({type(error).__name__}): unacknowledged messages are not known"
     elsewhere = {
@@ -207,29 +204,25 @@ class _Search:
                 cure = self._cure(copy.queue, f"look why it cannot be published: log of {self._monitor}")
                 yield Stuck(StuckKind.PARKED, copy.id, copy.queue, self._now - age, age, why, cure)
 
-    def unacked(self, channel: Any) -> Iterator[Stuck]:
-        """Yield what is unacknowledged on a Redis broker, and in no worker's hands."""
-        held, visibility = Unacked(channel), float(channel.visibility_timeout)
-        client: Any = held.client
-        now = client.time()[0]
-        latest = now - RECOVERED * self._activation
-        oldest = client.zrangebyscore(held.index, "-inf", latest, 0, STUCK_LOOKED_AT, withscores=True)
-        with client.pipeline(transaction=False) as pipe:
-            for tag, _ in oldest:
-                pipe.hstrlen(held.key, tag)
-            sizes = pipe.execute()
-        for (tag, since), size, read in zip(oldest, sizes, accumulate(sizes), strict=True):
+    @property
+    def recovered_after(self) -> float:
+        """Seconds after which a dead worker's messages are back."""
+        return RECOVERED * self._activation
+
+    def unacked(self, held: Iterable[HeldMessage]) -> Iterator[Stuck]:
+        """Yield what is unacknowledged, and in no worker's hands."""
+        for each in held:
             # Another app on this broker has a ledger of its own.
-            owner = self._owners.get(owner_of(text(tag)) or "", _Owner())
-            age = self._age(owner, self._now - (now - since))
-            stuck = is_stuck(
-                StuckKind.UNACKED, age, owner.lives, activation=self._activation, visibility=visibility
-            )
-            if size and stuck:  # else it was acknowledged a moment ago
-                id, queue = _names(client.hget(held.key, tag)) if read <= BYTES_READ else ("", "")
+            owner = self._owners.get(each.owner or "", _Owner())
+            age = self._age(owner, self._now - each.age)
+            kind, visibility = StuckKind.UNACKED, each.visibility
+            if not is_stuck(kind, age, owner.lives, activation=self._activation, visibility=visibility):
+                continue
+            if (names := each.read()) is not None:  # else it was acknowledged a moment ago
+                id, queue = names
                 why = f"received, and not acknowledged; {_HELD[owner.lives].format(owner.name)}"
-                cure = self._cure(queue, _by_itself(since + visibility - now, self._now))
-                yield Stuck(StuckKind.UNACKED, id or text(tag), queue, self._now - age, age, why, cure)
+                cure = self._cure(queue, _by_itself(visibility - each.age, self._now))
+                yield Stuck(kind, id or each.tag, queue, self._now - age, age, why, cure)
 
     def _owner_of(self, start: Start | None) -> _Owner:
         if start is None:
@@ -245,14 +238,6 @@ class _Search:
         if queue and queue not in self._consumed:
             return command(f"worker -Q {shlex.quote(queue)}")
         return else_ if self._monitor else command("poison monitor")
-
-
-def _names(raw: bytes | None) -> tuple[str, str]:
-    """Return task id and queue of an entry, as far as they can be read."""
-    with suppress(TypeError, ValueError, KeyError):  # whatever a foreign one is made of
-        message, _, queue = json.loads(text(raw))
-        return str(message["headers"]["id"]), str(queue)
-    return "", ""
 
 
 _HELD = {

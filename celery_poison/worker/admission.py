@@ -15,7 +15,6 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.basics.parts import Hold, Turn
-from celery_poison.broker.redelivery import flags_redelivery
 from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Verdict, judge
 from celery_poison.errors import StaleDelivery
@@ -123,7 +122,7 @@ class Admission:
         if policy.by_queue:
             policy = policy.at(home_of(message))
         again = self.inflight.meets_again(message, message.headers[MID])
-        suspected = again or self.resync.window.is_suspected or not flags_redelivery(message)
+        suspected = again or self.resync.window.is_suspected
         paused = bool(self.holds) and any(hold.parks(task) for hold in self.holds)
         asked = bool(self._askers) and diverts and any(hold.asks(task) for hold in self._askers)
         care = paused or asked or suspected or needs_care(message, policy)

@@ -9,7 +9,7 @@ from typing import Any
 from celery.worker.request import Request
 
 from celery_poison.basics.text import some_of
-from celery_poison.broker.rabbitmq import filled_by_delays
+from celery_poison.broker.kinds import broker_of
 from celery_poison.portrait import LET_IT_DELAY
 from celery_poison.worker.inflight import unchanged
 
@@ -27,7 +27,7 @@ class Delays:
         Returns whether there are any.
         """
         try:
-            names = filled_by_delays(consumer.app, consumer.connection)
+            names = broker_of(consumer.connection).filled_by_delays(consumer.app, consumer.connection)
         except Exception:  # a subclass of Celery's, or a broker of one's own: nothing depends on this
             logger.debug("celery_poison: cannot tell who delays messages", exc_info=True)
             return False

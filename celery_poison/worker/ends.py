@@ -15,6 +15,7 @@ from celery import signals
 from celery.apps.worker import Worker as Program
 from celery.utils.log import get_logger
 
+from celery_poison.broker.kinds import broker_of
 from celery_poison.errors import NoLedger, PoisonError, SchemaMismatch
 from celery_poison.plugin import plugin_of
 from celery_poison.worker.worker import Worker
@@ -46,7 +47,7 @@ def goes_without(worker: Any, error: PoisonError) -> bool:
 
 
 def _is_in_memory(app: Any) -> bool:
-    return bool(app.connection_for_read().get_transport_cls().driver_type == "memory")
+    return broker_of(app.connection_for_read()).ends_with_process
 
 
 class Ends:

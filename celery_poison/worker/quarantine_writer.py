@@ -12,7 +12,6 @@ from celery.utils.log import get_logger
 from celery_poison import causes
 from celery_poison.basics.calling import within
 from celery_poison.basics.text import clean
-from celery_poison.broker.redelivery import came_before
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, QuarantineFull, StaleDelivery
 from celery_poison.headers import FAILURES, RELEASE, VERDICT
@@ -221,7 +220,8 @@ class QuarantineWriter:
             new = store(mid, start)  # refused where a person gave it up
         kept_by = b"" if new else Queries(self.site.ledger).message(mid).get("unprocessable")
         # Else it is kept already: of this delivery, say, whose answer was lost.
-        if not (new or came_before(message) or kept_by == start.token.encode()):
+        came_before = message.delivery_info.get("redelivered")
+        if not (new or came_before or kept_by == start.token.encode()):
             mid = f"{mid}-{start.token}"  # no copy, but another message of the same name
             new = store(mid, start._replace(id=mid) if identity.by_content else start)
         if new:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_poison import causes
-from celery_poison.broker.redelivery import came_before
 from celery_poison.decide import Facts
 from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
 from celery_poison.ledger.messages import MessageState
@@ -186,7 +185,7 @@ def needs_care(message: Any, policy: Policy) -> bool:
     """Whether a message of a guarded task may not go straight to Celery's own handler."""
     headers = message.headers
     return bool(
-        came_before(message)
+        message.delivery_info.get("redelivered")
         or RELEASE in headers
         or MARK in headers
         or PARK in headers
@@ -231,7 +230,7 @@ def note_delivery(
     """Note what needs care; ``suspected``: even a first delivery may be a copy (:mod:`.resync`)."""
     headers, mid = message.headers, mid_of(names_of(message))
     release, park = headers.get(RELEASE), headers.get(PARK)
-    redelivered = came_before(message) or park is not None
+    redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
     is_known = redelivered or release is not None or MARK in headers
     return Delivery(
         message=message,

@@ -14,6 +14,7 @@ from typing import Any
 from celery.utils.log import get_logger
 from celery.worker.state import active_requests
 
+from celery_poison.broker.kinds import broker_of
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
@@ -81,8 +82,7 @@ class Rejoin:
         self.is_fenced = False
         if void := self.inflight.connection_lost(active_requests):
             self.site.background.do(partial(take_back_claims, self.site.ledger, void))
-        forgets = consumer.connection.transport.driver_type == "redis"
-        self.resync.connected(broker_forgets=forgets, again=self.has_reconnected)
+        self.resync.connected(broker_of(consumer.connection), again=self.has_reconnected)
         self.site.loop.consumer = consumer
 
     def disconnected(self) -> None:

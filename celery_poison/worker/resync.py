@@ -19,6 +19,8 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.broker.book import Books
+from celery_poison.broker.kinds import broker_of
+from celery_poison.broker.port import Broker
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.queries import Queries
@@ -48,8 +50,7 @@ class ResyncWindow:
         self._tell_again = tell_again
         self._run_id: str | None = None
         self._whole_at = self._until = 0.0
-        #: Whether the broker can lose its last moments, and deliver a message again without saying so.
-        self.broker_forgets = False
+        self.broker = Broker()
 
     def met(self, run_id: str, up: float = 0.0) -> bool:
         """Note which Redis the ledger is; return whether it is another one, or has been restarted.
@@ -84,7 +85,8 @@ class ResyncWindow:
     @property
     def is_suspected(self) -> bool:
         """Whether even a first delivery may be a copy of something that is running, or has ended."""
-        return self.broker_forgets and time.monotonic() < self._until
+        broker = self.broker
+        return not broker.flags_redelivery or (broker.forgets and time.monotonic() < self._until)
 
     @property
     def patience(self) -> float:
@@ -133,22 +135,22 @@ class Resync:
         )
         self.health.is_another_redis()
         self._follow_master()
-        if self.window.broker_forgets:
+        if self.window.broker.forgets:
             self._remind(self.deferred_cleanup.recent())
         self.disturbed()
 
-    def connected(self, *, broker_forgets: bool, again: bool) -> None:
+    def connected(self, broker: Broker, *, again: bool) -> None:
         """Keep what ended just now on record: which acknowledgements the broker heard is unknown.
 
         Args:
-            broker_forgets: it can lose its last moments, and deliver a message again without saying so.
+            broker: the kind that it is connected to.
             again: there was a connection before.
         """
-        self.window.broker_forgets = broker_forgets
+        self.window.broker = broker
         if again:
             self.window.reconnected()
         self.disturbed()
-        keep_for = self.window.grace if self.window.broker_forgets else FOR_A_COPY
+        keep_for = self.window.grace if self.window.broker.forgets else FOR_A_COPY
         self._remind(self.deferred_cleanup.connection_lost(keep_for))
         self.broker_is_away = False
 
@@ -238,7 +240,6 @@ class Resync:
 
     def _leave_broker(self, address: tuple[str, int]) -> None:
         """What the old master still gives to this worker, the new one gives to others (on the event loop)."""
-        client = getattr(self.site.loop.consumer.task_consumer.channel, "client", None)
-        connection = getattr(client, "connection", None)
-        if connection is not None and (connection.host, connection.port) == address:
+        channel = self.site.loop.consumer.task_consumer.channel
+        if broker_of(channel).is_at(channel, address):
             self.site.loop.start_afresh("there is a new master")

@@ -17,8 +17,9 @@ import redis
 from celery import Celery
 
 from celery_poison.broker.book import Book, Books
+from celery_poison.broker.kinds import put_back
+from celery_poison.broker.port import PutBack
 from celery_poison.broker.transport import guarded_connection
-from celery_poison.broker.unacked import PutBack, put_back
 
 
 def new_boot_id() -> str:

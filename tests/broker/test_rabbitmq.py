@@ -10,8 +10,8 @@ import pytest
 from celery import Celery
 from kombu import Connection
 
-from celery_poison.broker.publish import depth
-from celery_poison.broker.rabbitmq import counts_no_nack, filled_by_delays, version_of
+from celery_poison.broker.amqp.versions import counts_no_nack, filled_by_delays, version_of
+from celery_poison.broker.kinds import depth
 from celery_poison.portrait import Condition
 from celery_poison.quarantine.survey import overview
 from tests.apps.harness import Fleet

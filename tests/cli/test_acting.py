@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.broker.publish import _BOUNDS
+from celery_poison.broker.bounds import _BOUNDS
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.testing import RedisServer
 from tests.apps.factory import build_app

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from celery import chord
 
-from celery_poison.broker.publish import depth
+from celery_poison.broker.kinds import depth
 from celery_poison.extensions.outbox import relay
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.plugin import plugin_of

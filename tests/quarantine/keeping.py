@@ -10,7 +10,7 @@ from celery import Celery
 from kombu import Connection
 from kombu.message import Message
 
-from celery_poison.broker.publish import depth
+from celery_poison.broker.kinds import depth
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.headers import mid_of
 from celery_poison.ledger import signature

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import group
 
-from celery_poison.broker import publish
+from celery_poison.broker import port, publish
 from celery_poison.errors import IllegalTransition
 from celery_poison.headers import MID, RELEASE, VERDICT
 from celery_poison.model import MessageRecord
@@ -181,7 +181,7 @@ def test_MSG_4_a_destination_that_refuses_holds_up_nobody_and_loses_nothing(
 
     def refusing(self: Any, stored: Any, queue: str, headers: Any) -> None:
         if queue == "refuses":
-            raise publish.NotPublished("the broker did not take the message: access refused")
+            raise port.NotPublished("the broker did not take the message: access refused")
         put(self, stored, queue, headers)
 
     mover = outgoing(fleet, keeper)

@@ -259,7 +259,8 @@ def test_the_same_edit_twice_has_one_effect(fleet: Fleet, keeper: Keeper) -> Non
 def test_a_copy_that_the_broker_does_not_take_waits_in_quarantine_and_is_named(
     fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from celery_poison.broker.publish import NotPublished, Publisher
+    from celery_poison.broker.port import NotPublished
+    from celery_poison.broker.publish import Publisher
 
     mid = keeper.send_and_keep("fleet.healthy", 1)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kombu import Connection
 
-from celery_poison.broker.redelivery import came_before, flags_redelivery
+from celery_poison.broker.kinds import broker_of
+from celery_poison.broker.other import OtherBroker
+from celery_poison.broker.sqs.kind import SqsMessage
 
 
 @pytest.mark.parametrize(
@@ -23,9 +24,13 @@ from celery_poison.broker.redelivery import came_before, flags_redelivery
     ],
 )
 def test_NEW_30_the_count_of_SQS_tells_that_a_message_came_before(info: dict[str, Any], before: bool) -> None:
-    assert came_before(SimpleNamespace(delivery_info=info)) is before
-
-
-def test_NEW_30_of_another_transport_even_a_first_delivery_may_have_come_before() -> None:
+    payload = {"body": "[]", "properties": {"delivery_tag": "1", "delivery_info": info}}
     with Connection("memory://") as connection:
-        assert not flags_redelivery(SimpleNamespace(channel=connection.default_channel))
+        message = SqsMessage(payload, channel=connection.default_channel)
+    assert bool(message.delivery_info.get("redelivered")) is before
+
+
+def test_NEW_30_a_transport_of_somebody_elses_is_of_no_kind_and_flags_nothing() -> None:
+    with Connection("memory://") as connection:
+        assert broker_of(connection) is broker_of(connection.default_channel)
+        assert type(broker_of(object())) is OtherBroker and not broker_of(connection).flags_redelivery

@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from celery_poison.broker.amqp.kind import AmqpBroker
+from celery_poison.broker.other import MemoryBroker
+from celery_poison.broker.redis.kind import RedisBroker
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.resync import ResyncWindow
 from celery_poison.worker.threads import Retry
@@ -15,7 +18,7 @@ GRACE, TELL_AGAIN = 10.0, 1.0
 
 def _resync_window(run_id: str = "a", up: float = 3600.0) -> ResyncWindow:
     resync_window = ResyncWindow(GRACE, TELL_AGAIN)
-    resync_window.broker_forgets = True
+    resync_window.broker = RedisBroker()
     resync_window.met(run_id, up)
     return resync_window
 
@@ -41,8 +44,14 @@ def test_a_lost_broker_connection_makes_first_deliveries_suspect_only_where_the_
     resync_window = _resync_window()
     resync_window.reconnected()
     assert resync_window.is_suspected and not resync_window.patience
-    resync_window.broker_forgets = False
+    resync_window.broker = AmqpBroker()
     assert not resync_window.is_suspected
+
+
+def test_NEW_30_of_a_broker_that_flags_nothing_even_a_first_delivery_may_have_come_before() -> None:
+    resync_window = _resync_window()
+    resync_window.broker = MemoryBroker()
+    assert resync_window.is_suspected
 
 
 def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_run() -> None:

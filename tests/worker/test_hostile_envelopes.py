@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from celery_poison.broker.publish import depth
+from celery_poison.broker.kinds import depth
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 from tests.worker.envelopes import Envelope, envelopes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.broker.publish import depth
+from celery_poison.broker.kinds import depth
 from tests import PATIENCE, sampled
 from tests.apps.tasks import KillsItsReader
 from tests.worker.apps import build

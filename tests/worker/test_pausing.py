@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_poison.broker.publish import depth
+from celery_poison.broker.kinds import depth
 from tests import PATIENCE
 from tests.worker.conftest import Crew
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from celery_poison import causes
+from celery_poison.broker.amqp.kind import AmqpBroker
 from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
@@ -194,7 +195,7 @@ def test_NEW_9_a_reminder_that_comes_late_puts_nothing_back_on_record(
     start = here.start("m")
     here.ended(start)
     here.deferred_cleanup.add(Acknowledged(0.0, "m", start.token, start.id, start.task))
-    here.resync.connected(broker_forgets=False, again=True)
+    here.resync.connected(AmqpBroker(), again=True)
     clock = settling.time.monotonic() + 2 * settling.FOR_A_COPY
     monkeypatch.setattr(settling, "time", SimpleNamespace(monotonic=lambda: clock))
     here.resync.clean_up()
@@ -207,7 +208,7 @@ def test_NEW_9_a_reminder_in_time_puts_back_what_redis_has_forgotten(here: Here)
     start = here.start("m")
     here.deferred_cleanup.add(Acknowledged(0.0, "m", start.token, start.id, start.task))
     here.ledger.client.delete(here.ledger.keys.running, here.ledger.keys.done)
-    here.resync.connected(broker_forgets=False, again=True)
+    here.resync.connected(AmqpBroker(), again=True)
     here.do_what_is_due()
     assert here.running() == {"m"} and [*here.queries.ends([start.token])] == [Ended.DONE]
 

@@ -12,7 +12,7 @@ import pytest
 from celery.exceptions import NotRegistered
 
 from celery_poison import Quarantine
-from celery_poison.broker.publish import depth
+from celery_poison.broker.kinds import depth
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.survey import overview

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from celery import Celery
 from celery.utils.log import get_logger
-from kombu.transport import redis as kombu_redis
 
 from celery_poison import causes
 from celery_poison.basics.text import count_of
-from celery_poison.broker.publish import is_one_database
+from celery_poison.broker.kinds import broker_of
+from celery_poison.broker.port import WaitingMessage
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.scripts import Code
@@ -43,13 +42,10 @@ class Discarder:
 
         Fewer where workers were faster, or the ledger is away: nothing goes that is not on record.
         """
-        ledger, channel = self._plugin.quick_ledger, connection.default_channel
+        ledger = self._plugin.quick_ledger
         done = 0
         try:
-            if isinstance(channel, kombu_redis.Channel):
-                done = sum(self._from_redis(ledger, channel, queue, number))
-            elif connection.transport.driver_type == "amqp":
-                done = sum(self._from_rabbitmq(ledger, connection, queue, number))
+            done = sum(self._discarded(ledger, connection, queue, number))
         except LedgerUnavailable as error:
             logger.error("celery_poison: queue %s grows beyond its limit: %s", queue, error)
         if done:
@@ -60,46 +56,27 @@ class Discarder:
             )
         return done
 
-    def _from_redis(
-        self, ledger: Ledger, channel: kombu_redis.Channel, queue: str, number: int
-    ) -> Iterator[bool]:
+    def _discarded(self, ledger: Ledger, connection: Any, queue: str, number: int) -> Iterator[bool]:
+        broker = broker_of(connection)
         if self._is_one_database is None:
-            self._is_one_database = is_one_database(channel, ledger.client)
-        prefix, client = channel.global_keyprefix or "", channel.client
-        for priority in reversed(channel.priority_steps):  # the least urgent first
-            key = channel._q_for_pri(queue, priority)
-            oldest = client.lrange(key, -number, -1)
-            number -= len(oldest)
-            for raw in reversed(oldest):
-                with suppress(ValueError, TypeError, KeyError):  # a message that cannot be read stays
-                    message = channel.Message(json.loads(raw), channel=channel)
-                    if self._is_one_database:
-                        yield self._record(ledger, message, queue, prefix + key, raw) is Code.OK
-                    elif (done := self._record(ledger, message, queue)) in _ON_RECORD:
-                        mine = identity_of(message).mid if done is Code.OK else ""
-                        yield self._removed(ledger, client, key, raw, mine)
-            if number <= 0:
-                return
+            self._is_one_database = broker.is_database_of(connection.default_channel, ledger.client)
+        for each in broker.oldest(connection, queue, number):
+            with suppress(ValueError, TypeError, KeyError):  # a message that cannot be read stays
+                if self._is_one_database and each.push:
+                    yield self._record(ledger, each.message, queue, *each.push) is Code.OK
+                # Else a copy of it runs: the worker that receives it knows what to do.
+                elif (done := self._record(ledger, each.message, queue)) in _ON_RECORD:
+                    yield self._removed(ledger, each, done)
 
-    def _removed(self, ledger: Ledger, client: Any, key: str, raw: Any, mid: str) -> bool:
-        """Take a message from its queue; the record with ``mid`` is ours, and void if that is too late."""
-        if client.lrem(key, -1, raw):
+    def _removed(self, ledger: Ledger, each: WaitingMessage, done: Code) -> bool:
+        """Take a message from its queue; a record of ours is void if that is too late."""
+        if each.remove():
             return True
-        if mid:
+        if done is Code.OK:
             with suppress(*OVERTAKEN):  # another publisher removed it
+                mid = identity_of(each.message).mid
                 decisions_of(ledger).purge(mid, ACTOR, "a worker had received it already", number=0)
         return False
-
-    def _from_rabbitmq(self, ledger: Ledger, connection: Any, queue: str, number: int) -> Iterator[bool]:
-        with connection.channel() as channel:  # what is not acknowledged goes back when it is closed
-            for _ in range(number):
-                raw = channel.basic_get(queue)
-                if raw is None:
-                    return
-                if self._record(ledger, channel.message_to_python(raw), queue) not in _ON_RECORD:
-                    return  # a copy of it runs, or is on record: the worker that receives it knows what to do
-                channel.basic_ack(raw.delivery_tag)
-                yield True
 
     def _record(self, ledger: Ledger, message: Any, queue: str, list: str = "", payload: Any = "") -> Code:
         """Put a message on record as given up; see ``DecisionTransitions.discard_old``."""

@@ -22,10 +22,10 @@ from typing import Any
 from celery import Celery
 from celery.canvas import _chain, _chord, group, maybe_signature
 from celery.utils.log import get_logger
-from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
 from celery_poison.broker.capture import captured_by, exempt, limited
-from celery_poison.broker.publish import depth
+from celery_poison.broker.kinds import broker_of, depth
+from celery_poison.broker.routes import routed_to
 from celery_poison.errors import ConfigurationError, QueueFull
 from celery_poison.extension import Extension
 from celery_poison.rules.limits import Limit, are_set, limit_of
@@ -135,12 +135,7 @@ class Limits(Extension):
         if not exchange:
             return [key]
         queues = [each for each in self.host.app.amqp.queues.values() if each.exchange.name == exchange]
-        kind = STANDARD_EXCHANGE_TYPES.get(queues[0].exchange.type) if queues else None
-        if kind is None:
-            return []
-        matcher = kind(None)
-        table = [matcher.prepare_bind(each.name, exchange, each.routing_key, {}) for each in queues]
-        return sorted({name for name in matcher.lookup(table, exchange, key, None) if name})
+        return routed_to(queues, exchange, key)
 
     def are_set(self) -> bool:
         """Whether any queue may have a limit."""
@@ -210,9 +205,8 @@ def limits_of(app: Celery) -> Limits | None:
 
 
 def flush(producer: Any) -> None:
-    """Have RabbitMQ take what was published on this channel before another one counts it."""
-    if producer.connection.transport.driver_type == "amqp":
-        producer.channel.exchange_declare("amq.direct", "direct", passive=True)
+    """Have the broker take what was published on this channel before another one counts it."""
+    broker_of(producer.connection).flush(producer.channel)
 
 
 # --- a group as a whole ---------------------------------------------------------------------------------

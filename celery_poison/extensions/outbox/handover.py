@@ -12,13 +12,12 @@ from celery import Celery
 from celery.utils.log import get_logger
 from kombu import Producer
 from kombu.common import maybe_declare
-from kombu.exceptions import InconsistencyError
-from kombu.transport import redis as kombu_redis
-from kombu.utils import json as kombu_json
 from redis import Redis
 
+from celery_poison.broker.bounds import bounded_options
 from celery_poison.broker.capture import Outgoing
-from celery_poison.broker.publish import bounded_options, client_of, is_one_database
+from celery_poison.broker.kinds import broker_of
+from celery_poison.broker.port import Broker, Push, Unroutable
 from celery_poison.errors import QueueFull
 from celery_poison.extension import Extensions
 from celery_poison.extensions.outbox.lanes import Copy
@@ -52,6 +51,7 @@ class Handover:
         self._ledger = ledger
         self._extensions = extensions
         self._connection: Any = None
+        self._broker = Broker()
         self._confirms: _Confirms | None = None
         #: Whether the broker is known to be the ledger's database. Where it is not, a message can be in the
         #: outbox and in its queue at once, and is noted before it is sent.
@@ -81,12 +81,10 @@ class Handover:
         try:
             messages = self._with_room(messages)
             self._declare(channel, messages)
-            if isinstance(channel, kombu_redis.Channel):
-                return self._to_redis(channel, messages)
-            for seq, note, message in messages:
-                self._publish(channel, seq, note, message)
+            copies = self._pushed(channel, messages)
             if confirms is not None:
                 confirms.wait(ANSWER_TIMEOUT)
+            return copies
         except Exception as error:
             self.rest()
             known = confirms.confirmed if confirms else set[int]()
@@ -94,7 +92,6 @@ class Handover:
             if isinstance(error, NotSent):
                 raise NotSent(error.cause, error.detail, reached=error.reached, confirmed=sure) from error
             raise NotSent(cause_of(error), _said(error), confirmed=sure) from error
-        return [_forgotten(seq, note, message) for seq, note, message in messages]
 
     def tell(self, messages: Iterable[Outgoing]) -> None:
         """Send the event ``task-sent`` of those that want it; nobody minds if it is lost."""
@@ -128,9 +125,10 @@ class Handover:
             connection = self._app.connection_for_write(transport_options=options)
             connection.connect()
             self._connection = connection
-            if connection.transport.driver_type == "amqp" and hasattr(connection.connection, "on_blocked"):
+            self._broker = broker_of(connection)
+            if self._broker.confirms(connection):
                 self._confirms = _Confirms(connection, connection.default_channel)
-            self.is_atomic = is_one_database(connection.default_channel, self._ledger)
+            self.is_atomic = self._broker.is_database_of(connection.default_channel, self._ledger)
         return self._connection.default_channel
 
     def _with_room(
@@ -179,55 +177,30 @@ class Handover:
             self._confirms.expect(seq)
         channel.basic_publish(prepared, **options)
 
-    # --- Redis ------------------------------------------------------------------------------------
-
-    def _to_redis(self, channel: Any, messages: Sequence[tuple[int, int, Outgoing]]) -> list[Copy]:
+    def _pushed(self, channel: Any, messages: Sequence[tuple[int, int, Outgoing]]) -> list[Copy]:
+        """Put messages into their queues, but for those that the ledger's next step puts there."""
         copies: list[Copy] = []
+        pushes: list[Push] = []
         for seq, note, message in messages:
-            if message.exchange and channel.typeof(message.exchange).type == "fanout":
+            parts = _parts(seq, note, message, only_copy=self.is_atomic)
+            found = self._pushes(channel, message, parts)
+            if found is None:
                 self._publish(channel, seq, note, message)
-                copies.append(_forgotten(seq, note, message))
-            else:
-                parts = _parts(seq, note, message, only_copy=self.is_atomic)
-                copies += _copies(channel, seq, note, message, parts)
-        if self.is_atomic:
-            return copies
-        pipe = client_of(channel).pipeline(transaction=True)
-        for copy in copies:
-            if copy.list:
-                pipe.lpush(copy.list, copy.payload)
-        pipe.execute()
-        return [copy._replace(list="", payload="") for copy in copies]
+            elif self.is_atomic:
+                copies += [_forgotten(seq, note, message)._replace(list=key, payload=it) for key, it in found]
+                continue
+            pushes += found or []
+            copies += [_forgotten(seq, note, message)] * (1 if found is None else len(found))
+        if pushes:
+            self._broker.push(channel, pushes)
+        return copies
 
-
-def _copies(channel: Any, seq: int, note: int, message: Outgoing, parts: dict[str, Any]) -> list[Copy]:
-    """Return what kombu would push of a message, for each queue that it goes to."""
-    copies = []
-    for queue in _queues(channel, message):
-        prepared = channel.prepare_message(message.body, **{**parts, "properties": {**parts["properties"]}})
-        channel._inplace_augment_message(prepared, message.exchange, message.routing_key)
-        priority = channel._get_message_priority(prepared, reverse=False)
-        list = (channel.global_keyprefix or "") + channel._q_for_pri(queue, priority)
-        copies.append(Copy(seq, "" if note else message.mid, list, kombu_json.dumps(prepared)))
-    return copies
-
-
-def _queues(channel: Any, message: Outgoing) -> Sequence[str]:
-    if not message.exchange:
-        return [message.routing_key]
-    try:
-        table = channel.get_table(message.exchange)
-    except (InconsistencyError, KeyError):
-        table = []
-    kind = channel.typeof(message.exchange)
-    found: Sequence[str] = kind.lookup(table, message.exchange, message.routing_key, None)
-    if not [*filter(None, found)]:
-        raise NotSent(
-            Cause.UNROUTABLE,
-            f"no queue is bound to exchange {message.exchange!r} for {message.routing_key!r}",
-            reached=False,
-        )
-    return found
+    def _pushes(self, channel: Any, message: Outgoing, parts: dict[str, Any]) -> list[Push] | None:
+        address = message.exchange, message.routing_key
+        try:
+            return self._broker.pushes(channel, *address, message.body, parts)
+        except Unroutable as error:
+            raise NotSent(Cause.UNROUTABLE, str(error), reached=False) from error
 
 
 def _parts(seq: int, note: int, message: Outgoing, *, only_copy: bool) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Amazon SQS: the broker puts back by itself what was not deleted within the visibility timeout."""
