@@ -28,8 +28,10 @@ from celery_poison.settings import Settings
 
 #: Seconds for which a finished start is left to the worker that ran it, which forgets it by itself.
 COURTESY = 4.0
-#: Milliseconds for which the end of a parking is remembered, for copies that come late.
+#: Milliseconds for which the end of a parking is remembered, for copies that come late; and one that was
+#: published: nobody told its end where its worker died while Redis was away.
 REMEMBER_MS = 24 * 3600 * 1000
+REMEMBER_PUBLISHED_MS = 7 * REMEMBER_MS
 
 
 class Parking:
@@ -63,10 +65,12 @@ class Parking:
             LedgerUnavailable: Redis is away.
         """
         with no_fork():
-            horizon = self._queries.now_ms() - REMEMBER_MS
+            now_ms = self._queries.now_ms()
+            ended = dict.fromkeys((ParkingState.FINISHED, ParkingState.KEPT), now_ms - REMEMBER_MS)
+            horizons = {**ended, ParkingState.PUBLISHED: now_ms - REMEMBER_PUBLISHED_MS}
             for mid, parked, raw in self._queries.parked():
                 # No copy will ask for it any more.
-                if parked.state in (ParkingState.FINISHED, ParkingState.KEPT) and parked.number < horizon:
+                if parked.number < horizons.get(parked.state, 0):
                     self._ledger.parking.forget(mid, raw)
 
     def _publish_due(self) -> int:

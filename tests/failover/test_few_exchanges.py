@@ -98,6 +98,23 @@ def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_e
     assert not [*Views(ledger).parked()], "which ends too"
 
 
+def test_TP1_8_what_was_published_and_whose_end_nobody_told_is_forgotten_a_week_later(
+    fleet: Fleet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lot = Parking(fleet.app, ledger, plugin_of(fleet.app).settings)
+    starts = _begin(ledger, "w@x/b", 2, done=False)
+    for mid, start in starts:
+        assert ledger.parking.park(mid, start.encode(), start, number=0, parcel=b"x")
+    (published, number), (waiting, _) = [(mid, parked.number) for mid, parked, _ in Views(ledger).parked()]
+    assert ledger.parking.unpark(published, number)
+    monkeypatch.setattr(parking, "REMEMBER_MS", -60_000)
+    lot.forget_the_old()
+    assert {mid for mid, _, _ in Views(ledger).parked()} == {published, waiting}, "its copy may wait still"
+    monkeypatch.setattr(parking, "REMEMBER_PUBLISHED_MS", -60_000)
+    lot.forget_the_old()
+    assert {mid for mid, _, _ in Views(ledger).parked()} == {waiting}, "what is parked stays"
+
+
 def test_an_idle_monitor_asks_twice_in_a_round_and_begins_nothing(
     fleet: Fleet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from celery_poison.testing import Worker
 from tests.apps.factory import build_app
 from tests.apps.harness import ROOT, Fleet
 from tests.apps.marks import marks
+from tests.outage.dying import die_where_told
 
 
 def build(environ: Mapping[str, str], *, current: bool = False) -> Celery:
@@ -77,7 +78,9 @@ def _register_others(app: Celery) -> None:
             app.send_task("fleet.work", (7,))
 
 
-app = build(os.environ, current=True) if "MARKS_URL" in os.environ else None
+if "MARKS_URL" in os.environ:
+    die_where_told()
+    app = build(os.environ, current=True)
 
 
 @dataclass

@@ -13,6 +13,7 @@ import pytest
 from celery_poison.headers import MID, OURS, RELEASE, identify, is_unique, known_as, new_mid
 from tests import PATIENCE, sampled
 from tests.apps.harness import Fleet
+from tests.outage.dying import DIES_AT
 from tests.strangers.ids import Ids
 from tests.worker.envelopes import CELERYS, KINDS, nested
 from tests.worker.test_nobody_is_to_blame import _cut_broker_connections
@@ -98,6 +99,33 @@ def test_TP1_8_an_end_whose_message_went_back_has_one_copy_and_no_second_publish
         assert ids.begun() == ids.ended() == {1: 1}
         ids.publish_plainly(call, call)
         ids.await_that(lambda: ids.ended() == {1: 3}, "each publish has run")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
+def test_NEW_9_a_worker_killed_once_it_has_used_up_such_an_end_has_the_copy_run_at_most_once_more(
+    ids: Ids, request: pytest.FixtureRequest
+) -> None:
+    """Nothing tells that copy from a new message of the same id: it is not lost."""
+    call = ("fleet.work", (1, 0.0, True), {"task_id": "x"})
+    with ids.worker(env={DIES_AT: "celery_poison.worker.admission:Admission._acknowledge"}) as first:
+        ids.publish_plainly(call)
+        ids.await_that(lambda: ids.begun() == {1: 1}, "runs")
+        _cut_broker_connections(ids, request)  # type: ignore[arg-type]
+        ids.await_that(lambda: "Connected to" in ids.log_text().rpartition("broker lost")[2], "is back")
+        ids.marks.open_gate()
+        ids.await_that(lambda: not first.is_alive(), "it has used up the end, and not acknowledged the copy")
+        first.kill_group()
+    assert ids.marks.count("worker", "dies") and ids.events("duplicate") and ids.begun() == {1: 1}
+    with ids.worker("w2") as second:
+        ids.await_that(lambda: ids.ended() == {1: 2}, "the copy has run")
+        second.stop()
+    with ids.worker("w3") as third:
+        third.wait_ready()
+        ids.publish_plainly(("fleet.work", (2,), {"task_id": "y"}))
+        ids.await_that(lambda: ids.ended() == {1: 2, 2: 1}, "and none more has come")
+        ids.await_that(ids.nothing_runs, "nothing is left of it")
+    assert not ids.quarantine.list() and not ids.quarantine.list(candidates=True)
 
 
 # --- headers that are handed on -------------------------------------------------------------------------
