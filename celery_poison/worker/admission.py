@@ -349,12 +349,8 @@ class Admission:
         return self.checker.reason(*args, ask=True)
 
     def _ledger_away(self, delivery: Delivery) -> bool:
-        stays = (
-            delivery.blocked
-            or delivery.paused
-            or not self.settings.fail_open
-            or not delivery.policy.rerun  # it may have run
-        )
+        # What is not to run again may have run.
+        stays = delivery.blocked or delivery.paused or not (self.settings.fail_open and delivery.policy.rerun)
         if stays and not self.settings.observe_only:
             return True
         self._enter(delivery)

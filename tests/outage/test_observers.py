@@ -181,39 +181,28 @@ FAULTS = [
         "",
         lambda scene: scene.hold("hold_log"),
     ),
-    Fault(
-        "pool processes hang in init",
-        "no children",
-        "no process of its pool",
-        "does not work (no children)",
-        lambda scene: scene.spoil_init("hang"),
-        patience=COMES_UP + STUCK_AFTER,
+    *(
+        Fault(
+            f"pool processes {how} in init",
+            "no children",
+            "no process of its pool",
+            "does not work (no children)",
+            lambda scene, how=how: scene.spoil_init(how),  # type: ignore[misc]
+            patience=COMES_UP + STUCK_AFTER,
+        )
+        for how in ("hang", "exit")
     ),
-    Fault(
-        "pool processes exit in init",
-        "no children",
-        "no process of its pool",
-        "does not work (no children)",
-        lambda scene: scene.spoil_init("exit"),
-        patience=COMES_UP + STUCK_AFTER,
-    ),
-    Fault(
-        "slots stuck",
-        "stuck slots",
-        "every slot has been held",
-        "does not work (stuck slots)",
-        lambda scene: scene.take_slots(),
-        "threads",
-        patience=LIMIT + STUCK_AFTER,
-    ),
-    Fault(
-        "slots stuck",
-        "stuck slots",
-        "every slot has been held",
-        "does not work (stuck slots)",
-        lambda scene: scene.take_slots(),
-        "solo",
-        patience=LIMIT + STUCK_AFTER,
+    *(
+        Fault(
+            "slots stuck",
+            "stuck slots",
+            "every slot has been held",
+            "does not work (stuck slots)",
+            lambda scene: scene.take_slots(),
+            pool,
+            patience=LIMIT + STUCK_AFTER,
+        )
+        for pool in ("threads", "solo")
     ),
     Fault(
         "broker half open",
