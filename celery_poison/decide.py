@@ -209,7 +209,7 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EndedRun:
     """What is known about a run that has ended.
 
     Attributes:
@@ -262,7 +262,7 @@ class Disposition:
     failure: bool = False
 
 
-def disposition(run: Run) -> Disposition:
+def disposition(run: EndedRun) -> Disposition:
     """Decide what becomes of a message whose run ended (SAP-2, WAS-1, EMS-8)."""
     if run.end is End.OVERTAKEN:
         return Disposition(Settlement.LEAVE)
@@ -278,7 +278,7 @@ def disposition(run: Run) -> Disposition:
     return Disposition(Settlement.CELERY) if run.leaving else _while_it_stays(run, held)
 
 
-def _while_it_stays(run: Run, held: bool) -> Disposition:
+def _while_it_stays(run: EndedRun, held: bool) -> Disposition:
     match run.end:
         case End.DIED | End.SPOILT if run.end is End.SPOILT or (run.asked and run.acks_late):
             return Disposition(Settlement.INTERRUPT, held, run.cause, failure=True)

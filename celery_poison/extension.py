@@ -19,7 +19,7 @@ from celery_poison.basics.parts import Helper, Hold, Panel, Round, Service
 from celery_poison.basics.rooms import EXTENSIONS
 from celery_poison.broker.capture import Outgoing, Sink
 from celery_poison.causes import Evidence
-from celery_poison.decide import Run
+from celery_poison.decide import EndedRun
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
 from celery_poison.rules.reports import Report
@@ -69,7 +69,7 @@ class Extension:
         return nullcontext()
 
     def around_body(self, run: Any, task: Any, body: Callable[[], Any], arguments: Arguments) -> Any:
-        """Call the body of a task with an idempotency key, or do not; ``run``: ``worker.child.Run``."""
+        """Call the body of a task with an idempotency key, or not; ``run``: ``worker.child.RunningTask``."""
         return body()
 
     def tying(self, run: Any, task: Any) -> Around:
@@ -87,7 +87,7 @@ class Extension:
         """Return the mids of parked messages that wait on; ``awaited``: mid -> key that each waits for."""
         return ()
 
-    def ended(self, site: Any, request: Any, run: Run, error: BaseException) -> None:
+    def ended(self, site: Any, request: Any, run: EndedRun, error: BaseException) -> None:
         """Hear how a run ended without success, once, on the event loop; ``site``: ``worker.site.Site``."""
 
     def lost(self, ledger: Ledger, mid: str, start: Start, cause: str, reason: str) -> None:

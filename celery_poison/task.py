@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class RunHere(Protocol):
-    """A run in this process, for its task: ``worker.child.Run``.
+    """A run in this process, for its task: ``worker.child.RunningTask``.
 
     Attributes:
         observes: nothing may become of the task but what Celery makes of it.

@@ -154,7 +154,7 @@ def sent_at_once() -> Iterator[None]:
 
 def capture(app: Celery, choose: Choose, admit: Admit) -> None:
     """Let ``choose`` say what of ``app`` is taken, ``admit`` what is sent; once the app is configured."""
-    if not hooks.fits(hooks.Part.OUTBOX):
+    if not hooks.fits(hooks.Area.OUTBOX):
         return
     if app.configured:
         _wrap(app, choose, admit)

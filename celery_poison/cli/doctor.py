@@ -145,10 +145,10 @@ def _examine_ledger(app: Celery, settings: Settings, ledger: Ledger) -> Iterator
 
 def _check_hooks() -> Finding:
     if misfits := hooks.misfits():
-        is_broken = any(misfit.part is hooks.Part.GUARD for misfit in misfits)
+        is_broken = any(misfit.part is hooks.Area.GUARD for misfit in misfits)
         follows = "; ".join(f"{misfit.what}: {misfit.part.value}" for misfit in misfits)
         return Finding("celery", follows, misfits[0].cure, broken=is_broken)
-    if unread := hooks.unread():
+    if unread := hooks.untested_versions():
         cure = "everything needed is there; run your own tests, see docs/versions.md"
         return Finding("celery", f"this version was not tried with {', '.join(unread)}", cure)
     said = ", ".join(f"{package} {number}" for package, number in hooks.installed().items())

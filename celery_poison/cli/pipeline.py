@@ -16,7 +16,7 @@ import click
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 from celery_poison.cli.pipeline_checks import check_options, conf_of, said_plainly
-from celery_poison.cli.session import WRONG_USAGE, Option, Refused, plainly
+from celery_poison.cli.session import WRONG_USAGE, CommandRefused, Option, plainly
 from celery_poison.extensions.notify.notifier import send_to_all
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE
@@ -350,10 +350,10 @@ def _in_spark(name: str, options: dict[str, Any]) -> None:
 
 def _need_lake_and_spark(name: str, options: dict[str, Any]) -> None:
     if not options["lake"]:
-        raise Refused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment", WRONG_USAGE)
+        raise CommandRefused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment", WRONG_USAGE)
     check_options(name, options)
     if any(find_spec(name) is None for name in _NEEDS):
-        raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
+        raise CommandRefused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
 
 
 def _notify(app: Any, sentences: list[str]) -> None:

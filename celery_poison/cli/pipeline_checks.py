@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from celery_poison.causes import is_known
-from celery_poison.cli.session import WRONG_USAGE, Refused
+from celery_poison.cli.session import WRONG_USAGE, CommandRefused
 from celery_poison.errors import PoisonError
 
 #: Commands that write what Redis holds into the lake; they make it where there is none.
@@ -32,14 +32,18 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
         Refused: the option, its value, and the cure.
     """
     if name in _INGESTING and not options.get("url"):
-        raise Refused("which Redis? --redis redis://…, or celery -A proj poison pipeline …", WRONG_USAGE)
+        raise CommandRefused(
+            "which Redis? --redis redis://…, or celery -A proj poison pipeline …", WRONG_USAGE
+        )
     if options.get("new") and any(options.get(name) for name in ("since", "until", "cause")):
-        raise Refused("--new judges the whole journal: leave --since, --until and --cause out", WRONG_USAGE)
+        raise CommandRefused(
+            "--new judges the whole journal: leave --since, --until and --cause out", WRONG_USAGE
+        )
     if name == "forecast" and sum(options.get(each) is not None for each in LIMITS) != 1:
-        raise Refused(f"which limit? One of --{', --'.join(LIMITS)}, as --peak 512 (MiB)", WRONG_USAGE)
+        raise CommandRefused(f"which limit? One of --{', --'.join(LIMITS)}, as --peak 512 (MiB)", WRONG_USAGE)
     if name == "tables" and options.get("since"):
         if not options.get("rebuild"):
-            raise Refused("--since: of `tables` it goes with --rebuild only", WRONG_USAGE)
+            raise CommandRefused("--since: of `tables` it goes with --rebuild only", WRONG_USAGE)
         _check_day("--since", options["since"])
     checks: dict[str, Callable[[Any], None]] = {
         "since": _check_since,
@@ -75,7 +79,7 @@ def said_plainly() -> Iterator[None]:
         place = getattr(error, "filename", None)
         where = f" at {place}" if place else _WHERE if full else ""
         cure = "; make room and run the command again, nothing is lost" if full else ""
-        raise Refused(f"{told}{where}{cure}") from error
+        raise CommandRefused(f"{told}{where}{cure}") from error
 
 
 def _check_lake(name: str, lake: str) -> None:
@@ -83,17 +87,17 @@ def _check_lake(name: str, lake: str) -> None:
         return
     place = Path(lake)
     if place.exists() and not place.is_dir():
-        raise Refused(f"--lake {lake}: this is a file; a directory is wanted", WRONG_USAGE)
+        raise CommandRefused(f"--lake {lake}: this is a file; a directory is wanted", WRONG_USAGE)
     if name not in _INGESTING:
         if not place.exists():
-            raise Refused(f"--lake {lake}: there is no such directory; `pipeline ingest` makes one")
+            raise CommandRefused(f"--lake {lake}: there is no such directory; `pipeline ingest` makes one")
         return
     # Made when Redis has answered: what is refused until then leaves none behind.
     there = next(each for each in (place, *place.absolute().parents) if os.path.lexists(each))
     if not there.is_dir():
-        raise Refused(f"--lake {lake}: the directory cannot be made: {there} is no directory")
+        raise CommandRefused(f"--lake {lake}: the directory cannot be made: {there} is no directory")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise Refused(f"--lake {lake}: this user may not write there")
+        raise CommandRefused(f"--lake {lake}: this user may not write there")
 
 
 def _check_since(text: str) -> None:
@@ -109,12 +113,12 @@ def _check_day(option: str, text: str) -> None:
     try:
         date.fromisoformat(text)
     except ValueError:
-        raise Refused(f"{option} {text}: a day is wanted, as 2026-03-02, or 7d", WRONG_USAGE) from None
+        raise CommandRefused(f"{option} {text}: a day is wanted, as 2026-03-02, or 7d", WRONG_USAGE) from None
 
 
 def _check_cause(text: str) -> None:
     if not is_known(text):
-        raise Refused(
+        raise CommandRefused(
             f"--cause {text}: no such cause; oom, signal:9, exit:1, time_limit or worker_lost are some:"
             " docs/journal.md lists all",
             WRONG_USAGE,
@@ -124,12 +128,12 @@ def _check_cause(text: str) -> None:
 def _check_out(page: Path) -> None:
     folder = page.resolve().parent
     if not folder.is_dir():
-        raise Refused(f"--out {page}: there is no directory {folder}", WRONG_USAGE)
+        raise CommandRefused(f"--out {page}: there is no directory {folder}", WRONG_USAGE)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise Refused(f"--out {page}: this user may not write there")
+        raise CommandRefused(f"--out {page}: this user may not write there")
 
 
 def _check_conf(settings: tuple[str, ...]) -> None:
     for text in settings:
         if "=" not in text:
-            raise Refused(f"--conf {text}: NAME=VALUE is wanted", WRONG_USAGE)
+            raise CommandRefused(f"--conf {text}: NAME=VALUE is wanted", WRONG_USAGE)

@@ -16,7 +16,7 @@ from celery_poison.policy import A_QUEUE, OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
 from celery_poison.quarantine.views import GateRecord
-from celery_poison.rules.blocks import Kind, Rule
+from celery_poison.rules.blocks import Rule, RuleKind
 
 _SOON = "the workers act on it within a heartbeat"
 
@@ -83,11 +83,11 @@ def block(ctx: click.Context, consuming: bool, expires: float | None, as_list: b
         quarantine, **{each: how.pop(each) for each in ("task", "fingerprint", "like")}
     )
     force = how.pop("force")
-    if kind is Kind.TASK:
+    if kind is RuleKind.TASK:
         rule = quarantine.block_task(name, force=force, seconds=expires, **how)
     else:
         rule = quarantine.block_fingerprint(name, task=task, seconds=expires, **how)
-    of = f" of {rule.task or 'any task'}" if rule.kind is Kind.FINGERPRINT else ""
+    of = f" of {rule.task or 'any task'}" if rule.kind is RuleKind.FINGERPRINT else ""
     until = f"until {when(rule.until)}" if rule.until else "until a person unblocks it"
     answer(rule.as_dict(), f"blocked  {rule.kind} {rule.name}{of}, {until}", hint=_SOON)
 
@@ -114,14 +114,14 @@ def unblock(ctx: click.Context, queue: str, note: str, actor: str, **what: str) 
     answer(unblocked, f"unblocked  {kind} {name}", hint=_SOON)
 
 
-def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> tuple[Kind, str, str]:
+def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> tuple[RuleKind, str, str]:
     """Return kind, name, and whose messages can match."""
     if like and not (task or fingerprint):
-        return Kind.FINGERPRINT, *quarantine.fingerprint_of(like)
+        return RuleKind.FINGERPRINT, *quarantine.fingerprint_of(like)
     if fingerprint and not like:
-        return Kind.FINGERPRINT, fingerprint, task
+        return RuleKind.FINGERPRINT, fingerprint, task
     if task and not like:
-        return Kind.TASK, task, task
+        return RuleKind.TASK, task, task
     raise click.UsageError(
         "say what: --queue NAME, --task NAME, --fingerprint HEX [--task NAME], or --like ID"
     )

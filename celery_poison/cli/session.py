@@ -139,7 +139,7 @@ filter_options = (
 )
 
 
-class Refused(click.ClickException):
+class CommandRefused(click.ClickException):
     """Ends the command with one line on stderr, and with a status."""
 
     def __init__(self, message: str, status: int = REFUSED) -> None:
@@ -189,7 +189,7 @@ def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
         except PoisonError as error:
             reason = _without_app(error)
             line = f"{reason} ({error})" if reason else f"{error}{_meanwhile(error)}"
-            raise Refused(line, status_of(error)) from error
+            raise CommandRefused(line, status_of(error)) from error
 
     return run
 

@@ -28,7 +28,7 @@ from celery_poison.cli.output import answer, answer_table, print_json, print_wra
 from celery_poison.cli.rules import gate_line
 from celery_poison.cli.session import (
     REFUSED,
-    Refused,
+    CommandRefused,
     app_of,
     json_option,
     limit_option,
@@ -169,7 +169,7 @@ def ready(ctx: click.Context, node: str) -> None:
     deaf, unheard = find_deaf(app, queries, asked.values())
     reasons += [*(each.story for each in deaf), *unheard]
     if reasons and not wants_json():
-        raise Refused("not ready: " + "; ".join(reasons))
+        raise CommandRefused("not ready: " + "; ".join(reasons))
     answered = {"ready": not reasons, "workers": sorted(asked), "reasons": reasons}
     answer(answered, f"ready: {', '.join(sorted(asked))}")
     ctx.exit(REFUSED if reasons else 0)

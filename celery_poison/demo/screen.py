@@ -14,7 +14,7 @@ from rich.text import Text
 
 from celery_poison.basics.text import count_of
 from celery_poison.causes import describe
-from celery_poison.demo.stage import DECIDED, Row, Snapshot
+from celery_poison.demo.stage import DECIDED, PoisonRow, StageSnapshot
 
 #: Seconds between two lines in a pipe.
 PAUSE = 3.0
@@ -31,7 +31,7 @@ LOOKS = {
 }
 
 
-def _sentence(row: Row) -> str:
+def _sentence(row: PoisonRow) -> str:
     if row.fate == "killing" and row.kills > 2:
         return "kills again and again"
     return LOOKS[row.fate][2].format(cause=describe(row.record.cause) if row.record else "")
@@ -67,7 +67,7 @@ class Screen:
                 console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
             )
 
-    def show(self, snapshot: Snapshot, *, last: bool = False) -> None:
+    def show(self, snapshot: StageSnapshot, *, last: bool = False) -> None:
         """Show how things stand; called several times a second, and once with ``last`` at the end."""
         if self._live:
             self._live.start()
@@ -106,7 +106,7 @@ class Screen:
         self.say(f"{self._seconds:4.0f} s  {text}")
 
 
-def panel(snapshot: Snapshot, notes: Iterable[str], *, guarded: bool) -> Group:
+def panel(snapshot: StageSnapshot, notes: Iterable[str], *, guarded: bool) -> Group:
     """Return everything that the terminal shows while the demo runs."""
     parts = [("  healthy", snapshot.done, snapshot.sent, "done")]
     if guarded:
@@ -133,5 +133,5 @@ def panel(snapshot: Snapshot, notes: Iterable[str], *, guarded: bool) -> Group:
     return Group(facts, *lines, "", rows, "", *(f"  {note}" for note in notes))
 
 
-def deaths(snapshot: Snapshot) -> str:
+def deaths(snapshot: StageSnapshot) -> str:
     return f"{count_of(snapshot.worker_deaths, 'worker')}, {count_of(snapshot.pool_deaths, 'pool process')}"

@@ -46,7 +46,7 @@ _LAST = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PoisonRow:
     """One poison.
 
     Attributes:
@@ -62,7 +62,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StageSnapshot:
     """How things stand at one moment.
 
     Attributes:
@@ -76,7 +76,7 @@ class Snapshot:
     workers: Mapping[str, bool]
     worker_deaths: int
     pool_deaths: int
-    rows: tuple[Row, ...]
+    rows: tuple[PoisonRow, ...]
     candidates: tuple[str, ...] = ()
     strangers: tuple[str, ...] = ()
 
@@ -86,7 +86,7 @@ class Snapshot:
         return sum(row.fate in DECIDED for row in self.rows)
 
 
-class Stage:
+class DemoStage:
     """A Redis server, the app on it and its workers.
 
     Attributes:
@@ -129,7 +129,7 @@ class Stage:
                     options = {"serializer": SERIALIZER} if item is BOMB else {}
                     self.poison[item.name] = tasks[item.task].apply_async(producer=producer, **options).id
 
-    def look(self) -> Snapshot:
+    def look(self) -> StageSnapshot:
         """Ask the tasks' own counts, the supervisor and the ledger how things stand."""
         suspects, found = [], []
         if self.quarantine is not None:
@@ -138,7 +138,7 @@ class Stage:
         records = {record.id: record for record in found}  # what moved meanwhile counts where it went
         kills = self.tally.counts("killed")
         born = self.tally.counts("born").values()
-        return Snapshot(
+        return StageSnapshot(
             seconds=time.monotonic() - self._since,
             sent=len(self.healthy),
             done=len(self.tally.counts("finished")),
@@ -153,15 +153,15 @@ class Stage:
             strangers=tuple(id for id, one in records.items() if one.task == HEALTHY and one.state == "NDLV"),
         )
 
-    def _row(self, poison: Poison, kills: int, record: MessageRecord | None) -> Row:
+    def _row(self, poison: Poison, kills: int, record: MessageRecord | None) -> PoisonRow:
         if record is not None and record.state == State.NDLV:
             self._kept[poison.name] = record
         kept = self._kept.get(poison.name)
         if poison.name in self.released:
-            return Row(poison, kills, "released", kept)
+            return PoisonRow(poison, kills, "released", kept)
         if record is None:
-            return Row(poison, kills, "killing" if kills else "waiting", kept)
-        return Row(poison, kills, FATES.get(State(record.state), "candidate"), kept)
+            return PoisonRow(poison, kills, "killing" if kills else "waiting", kept)
+        return PoisonRow(poison, kills, FATES.get(State(record.state), "candidate"), kept)
 
     def complaints(self) -> list[str]:
         """Return the last complaints in the workers' logs."""
@@ -179,7 +179,7 @@ def plan(healthy: int, seed: int) -> list[int | Poison]:
 
 
 @contextmanager
-def open_stage(*, plain: bool) -> Iterator[Stage]:
+def open_stage(*, plain: bool) -> Iterator[DemoStage]:
     """Start Redis; the workers wait for ``stage.workers.start()``. Whatever happens, all of it ends.
 
     Args:
@@ -191,7 +191,7 @@ def open_stage(*, plain: bool) -> Iterator[Stage]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="celery-poison-demo-")))
         server, mark = stack.enter_context(RedisServer()), secrets.token_hex(8)
-        stage = Stage(server.url().rpartition("/")[0], directory, mark, plain=plain)
+        stage = DemoStage(server.url().rpartition("/")[0], directory, mark, plain=plain)
         stack.callback(end_marked, MARK, mark)
         # Before the start: one that is broken off half-way is undone too.
         stack.callback(lambda: stage.workers.stop(stage.grace))

@@ -21,7 +21,7 @@ from celery_poison.basics.text import count_of, some_of
 from celery_poison.demo.app import HANG, POISONS, SEGFAULT, SIGKILL, expected
 from celery_poison.demo.programs import Interrupted, Interruptions
 from celery_poison.demo.screen import Screen, deaths
-from celery_poison.demo.stage import SLOTS, WORKERS, Row, Snapshot, Stage, open_stage, plan
+from celery_poison.demo.stage import SLOTS, WORKERS, DemoStage, PoisonRow, StageSnapshot, open_stage, plan
 
 MAX_CRASHES = 2
 #: Seconds after which a promise that has not come true counts as broken: that everything is settled, that a
@@ -55,7 +55,7 @@ class Promise:
 
 
 def judge(
-    last: Snapshot, results: Mapping[int, Any], released: Decision | None, failed: Decision | None
+    last: StageSnapshot, results: Mapping[int, Any], released: Decision | None, failed: Decision | None
 ) -> Iterator[Promise]:
     """Hold every promise against the end: facts in, verdicts out.
 
@@ -90,7 +90,7 @@ def judge(
         yield Promise(promise, decision is not None and decision.held, outcome)
 
 
-def _kills(row: Row) -> int:
+def _kills(row: PoisonRow) -> int:
     """What the ledger or the poison itself says; the time limit counts for the one that only hangs."""
     own = 0 if row.poison is HANG else row.kills
     return max(own, row.record.crashes, row.record.failures) if row.record else own
@@ -100,10 +100,10 @@ def _kills(row: Row) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DemoReport:
     """Everything that is known at the end; there are promises only where the plugin was on."""
 
-    last: Snapshot
+    last: StageSnapshot
     promises: tuple[Promise, ...] = ()
     released: Decision | None = None
     failed: Decision | None = None
@@ -165,18 +165,18 @@ class Report:
 class Story:
     """Looks on until everything is settled, decides twice, and judges what happened."""
 
-    def __init__(self, stage: Stage, screen: Screen, interruptions: Interruptions) -> None:
+    def __init__(self, stage: DemoStage, screen: Screen, interruptions: Interruptions) -> None:
         self._stage, self._screen, self._interruptions = stage, screen, interruptions
 
-    def play_plain(self, seconds: float) -> Report:
+    def play_plain(self, seconds: float) -> DemoReport:
         """Watch the load without the plugin for so long, or until somebody has seen enough."""
         with suppress(Interrupted):
             self._wait(lambda now: now.seconds >= seconds, seconds)
         # Waiting for these workers to finish their tasks would only let them be killed again.
         self._stage.grace = 0.0
-        return Report(last=self._last_look())
+        return DemoReport(last=self._last_look())
 
-    def play(self, quarantine: Quarantine) -> Report:
+    def play(self, quarantine: Quarantine) -> DemoReport:
         self._quarantine = quarantine
         self._wait(_is_settled, PATIENCE)
         rows = {row.poison: row for row in self._stage.look().rows}
@@ -187,14 +187,14 @@ class Story:
         found = {n: AsyncResult(id, app=self._stage.app) for n, id in self._stage.healthy.items()}
         results = {n: each.result if each.successful() else None for n, each in found.items()}
         promises = tuple(judge(last, results, released, failed))
-        return Report(last=last, promises=promises, released=released, failed=failed)
+        return DemoReport(last=last, promises=promises, released=released, failed=failed)
 
-    def _last_look(self) -> Snapshot:
+    def _last_look(self) -> StageSnapshot:
         last = self._stage.look()
         self._screen.show(last, last=True)
         return last
 
-    def _wait(self, over: Callable[[Snapshot], bool], patience: float) -> bool:
+    def _wait(self, over: Callable[[StageSnapshot], bool], patience: float) -> bool:
         now = self._stage.look()
         deadline = now.seconds + patience
         while now.seconds < deadline and not self._stage.workers.gave_up:
@@ -205,7 +205,7 @@ class Story:
             now = self._stage.look()
         return False
 
-    def _release(self, row: Row) -> Decision | None:
+    def _release(self, row: PoisonRow) -> Decision | None:
         name, record = row.poison.name, row.record
         if record is None:
             return None
@@ -220,7 +220,7 @@ class Story:
         self._screen.show(self._stage.look())
         return Decision(name, True, repr(result.result))
 
-    def _fail(self, row: Row) -> Decision | None:
+    def _fail(self, row: PoisonRow) -> Decision | None:
         name, record = row.poison.name, row.record
         result = AsyncResult(self._stage.poison[name], app=self._stage.app)
         if record is None or result.ready():
@@ -235,7 +235,7 @@ class Story:
             return Decision(name, True, type(error).__name__)
 
 
-def _is_settled(now: Snapshot) -> bool:
+def _is_settled(now: StageSnapshot) -> bool:
     # A healthy task in quarantine is a broken promise, but nothing to wait for.
     is_done = now.sent - now.done == len(now.strangers) and now.kept == len(POISONS)
     return is_done and not now.candidates
@@ -298,8 +298,8 @@ def demo(healthy: int, seed: int, plain_: bool, seconds: float, as_json: bool, k
 
 
 def _play(
-    stage: Stage, screen: Screen, interruptions: Interruptions, healthy: int, seed: int, seconds: float
-) -> Report:
+    stage: DemoStage, screen: Screen, interruptions: Interruptions, healthy: int, seed: int, seconds: float
+) -> DemoReport:
     """Send the load and look on; ``seconds``: how long, where the plugin is left out."""
     kind = "" if stage.quarantine else ", without the plugin"
     sent = f"{healthy} healthy tasks with {len(POISONS)} poison messages among them"
@@ -312,7 +312,7 @@ def _play(
     return story.play(stage.quarantine) if stage.quarantine else story.play_plain(seconds)
 
 
-def _tell(report: Report, screen: Screen, stage: Stage, *, as_json: bool) -> None:
+def _tell(report: DemoReport, screen: Screen, stage: DemoStage, *, as_json: bool) -> None:
     screen.close()
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2))
@@ -323,7 +323,7 @@ def _tell(report: Report, screen: Screen, stage: Stage, *, as_json: bool) -> Non
         screen.say(Text("\n  The workers' last complaints:", "red"), *complaints)
 
 
-def _keep_running(stage: Stage, screen: Screen, interruptions: Interruptions) -> None:
+def _keep_running(stage: DemoStage, screen: Screen, interruptions: Interruptions) -> None:
     environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in stage.environment.items())
     screen.say(
         Text("\n  Everything goes on running until Ctrl-C. To look around:", "bold"),

@@ -21,7 +21,7 @@ from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.care import seconds_of
 from celery_poison.quarantine.edits import Edited, call_of, typed_json, typing_of
-from celery_poison.rules.blocks import Kind, Rule
+from celery_poison.rules.blocks import Rule, RuleKind
 from celery_poison.states import State
 
 # --- editing (NEW-6) ----------------------------------------------------------------------------------
@@ -111,8 +111,8 @@ async def block(of: Guarded) -> Any:
     others = union(lambda part: part.blocks)
     if kind in others:
         return await others[kind][0](of)
-    if kind not in [*Kind]:
-        raise HTTPError(400, f"kind must be one of {', '.join([*Kind, *others])}")
+    if kind not in [*RuleKind]:
+        raise HTTPError(400, f"kind must be one of {', '.join([*RuleKind, *others])}")
     if not name:
         raise NothingChosen(f"Say which {kind}")
     typed = of.said("expires").strip()
@@ -122,7 +122,7 @@ async def block(of: Guarded) -> Any:
         "note": of.said("note"),
     }
     quarantine = of.ledger.quarantine
-    if kind == Kind.TASK:
+    if kind == RuleKind.TASK:
         act = partial(quarantine.block_task, name, force=of.said("force") == "1", **how)
     else:
         act = partial(quarantine.block_fingerprint, name, task=task, **how)
@@ -137,9 +137,9 @@ async def unblock(of: Guarded) -> Any:
         HTTPError: 400: there is no such kind.
     """
     kind, name = of.said("kind"), of.said("name")
-    if kind not in [*Kind] or not name:
-        raise HTTPError(400, f"kind must be one of {', '.join(Kind)}, and name must be given")
-    end = partial(of.ledger.quarantine.unblock, Kind(kind), name, actor=of.actor, note=of.said("note"))
+    if kind not in [*RuleKind] or not name:
+        raise HTTPError(400, f"kind must be one of {', '.join(RuleKind)}, and name must be given")
+    end = partial(of.ledger.quarantine.unblock, RuleKind(kind), name, actor=of.actor, note=of.said("note"))
     return {"kind": kind, "name": name, "version": await of.ledger.change(end)}
 
 

@@ -61,11 +61,11 @@ def draw(deaths: Mapping[tuple[int, str], int], now: float) -> Deaths | None:
     bars = Counter[tuple[int, str]]()
     for (day, task), number in shown.items():
         bars[day - today + DAYS - 1, colours.get(task, "others")] += number
-    pictures = [_Picture(frame, bars, dated, today).draw(keys) for frame, dated in _PICTURES]
+    pictures = [_DeathsPicture(frame, bars, dated, today).draw(keys) for frame, dated in _PICTURES]
     return Deaths(pictures, keys, totals.total())
 
 
-class _Picture(Picture):
+class _DeathsPicture(Picture):
     """Args: ``frame``, ``bars``; ``dated``: one date for so many days; ``today``: days since 1970."""
 
     def __init__(self, frame: Frame, bars: Counter[tuple[int, str]], dated: int, today: int) -> None:

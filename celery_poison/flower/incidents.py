@@ -76,7 +76,7 @@ class WorkerDeath(NamedTuple):
         return words.say(died_when(self.incident.evidence)).removeprefix("at ")
 
 
-class Seen(NamedTuple):
+class IncidentsShown(NamedTuple):
     """What the page shows; ``slowest``: seconds of the longest recovery."""
 
     deaths: list[WorkerDeath]
@@ -85,7 +85,7 @@ class Seen(NamedTuple):
     slowest: float | None
 
 
-def read(ledger: AsyncLedger, word: str) -> Seen:
+def read(ledger: AsyncLedger, word: str) -> IncidentsShown:
     """Read the newest incidents, and what the journal says of them.
 
     Raises:
@@ -100,7 +100,7 @@ def read(ledger: AsyncLedger, word: str) -> Seen:
     marks = [(death.incident.died_at or 0.0, death.kind) for death in deaths]
     marks += [(moment, "process") for moment in alone]
     took = [death.incident.took for death in deaths if death.incident.took is not None]
-    return Seen(deaths, len(alone), draw(marks, now - SPANS[word], now), max(took, default=None))
+    return IncidentsShown(deaths, len(alone), draw(marks, now - SPANS[word], now), max(took, default=None))
 
 
 def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDeath:
@@ -134,10 +134,10 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDea
 def draw(marks: Sequence[tuple[float, str]], since: float, now: float) -> list[str]:
     """Return pictures of the deaths, each (moment, kind), between two moments: wide, and for a phone."""
     shown = [mark for mark in marks if mark[0] >= since]
-    return [_Picture(frame, ticks, shown, since, now).draw() for frame, ticks in _PICTURES]
+    return [_IncidentsPicture(frame, ticks, shown, since, now).draw() for frame, ticks in _PICTURES]
 
 
-class _Picture(Picture):
+class _IncidentsPicture(Picture):
     """Args: ``frame``; ``ticks``: intervals of the time axis; the rest as of :func:`draw`."""
 
     def __init__(

@@ -22,7 +22,7 @@ from celery_poison.quarantine.finder import PAGE_COUNTS_TO, PAGE_LOOKS_AT, Found
 from celery_poison.quarantine.lookup import AmbiguousId
 from celery_poison.quarantine.read_model import LISTED, NEWEST
 from celery_poison.quarantine.search import Filter
-from celery_poison.rules.blocks import Kind
+from celery_poison.rules.blocks import RuleKind
 from celery_poison.states import State
 
 #: Rows of a list, and of a preview; the rest is counted.
@@ -312,7 +312,7 @@ class BlockPage(ActingPage):
         if name == "name":
             return super().said(kind)
         if name == "task":
-            return super().said("task" if kind in [*Kind] else "of")
+            return super().said("task" if kind in [*RuleKind] else "of")
         return super().said(name)
 
     async def fill(self, typed: dict[str, str], error: str) -> None:

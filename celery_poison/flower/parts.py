@@ -17,7 +17,7 @@ class HeldBack(NamedTuple):
     """One line of what is held back.
 
     Attributes:
-        kind: one of ``Part.holds``.
+        kind: one of ``FlowerPart.holds``.
         name: of the queue, or of the task.
         of: the worker that suspended itself, or the only task that is not sent; else empty.
         since: seconds since 1970, or None if it is not known.
@@ -51,7 +51,7 @@ class HoldKind(NamedTuple):
     button: str = "Resume"
 
 
-class Part(NamedTuple):
+class FlowerPart(NamedTuple):
     """What one extension brings.
 
     Attributes:
@@ -71,11 +71,11 @@ class Part(NamedTuple):
     blocks: Mapping[str, tuple[Callable[[Any], Awaitable[Any]], str]] = _NONE
 
 
-def all_parts() -> list[Part]:
+def all_parts() -> list[FlowerPart]:
     """Return what the extensions bring that were not left out, by the names of their rooms."""
     return [room.PART for room in sorted(rooms_with("flower"), key=attrgetter("__name__"))]
 
 
-def union(of: Callable[[Part], Mapping[str, Any]]) -> dict[str, Any]:
+def union(of: Callable[[FlowerPart], Mapping[str, Any]]) -> dict[str, Any]:
     """Return one attribute of all parts as one."""
     return {name: value for part in all_parts() for name, value in of(part).items()}

@@ -11,7 +11,7 @@ import redis
 from celery_poison.ledger.connection import disconnect
 from celery_poison.ledger.fleet import FleetTransitions
 from celery_poison.ledger.keys import Keys
-from celery_poison.ledger.memory import Memory
+from celery_poison.ledger.memory import LedgerMemory
 from celery_poison.ledger.messages import MessageTransitions
 from celery_poison.ledger.notices import NoticeTransitions
 from celery_poison.ledger.parking import ParkingTransitions
@@ -46,7 +46,7 @@ class Ledger:
         self.parking = ParkingTransitions(scripts)
         self.quarantine = QuarantineTransitions(scripts)
         self.fleet = FleetTransitions(scripts)
-        self.memory = Memory(client, keys)
+        self.memory = LedgerMemory(client, keys)
         self.notices = NoticeTransitions(scripts)
 
     def disconnect(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_poison.basics.text import decoded
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Code, Part
+from celery_poison.ledger.scripts import Code, LedgerPart
 
 #: Bounds of the histogram of recoveries: seconds from a worker's death until all of it was put back.
 RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
@@ -95,7 +95,7 @@ class DeclaredDead:
     fleet: int = 0
 
 
-class FleetTransitions(Part):
+class FleetTransitions(LedgerPart):
     """Who lives, who leads, who died, and how many at once.
 
     What takes a ``fence`` raises ``Fenced`` when another monitor took over.

@@ -37,7 +37,7 @@ class Fullness(NamedTuple):
         return self.used / self.most if self.most else 0.0
 
 
-class Memory:
+class LedgerMemory:
     """The memory of one ledger's Redis; every method raises ``LedgerUnavailable`` when that is away."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:

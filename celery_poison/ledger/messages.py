@@ -10,7 +10,7 @@ from typing import Any
 from celery_poison.basics.numbers import whole
 from celery_poison.basics.text import decoded
 from celery_poison.ledger.messages_read import ENDS, STATES, parking_of, start_of
-from celery_poison.ledger.scripts import Code, Part, pairs
+from celery_poison.ledger.scripts import Code, LedgerPart, pairs
 from celery_poison.model import Ended, Guilt, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
 
@@ -51,7 +51,7 @@ class RecordedEnd:
     gate_closed: bool = False
 
 
-class MessageTransitions(Part):
+class MessageTransitions(LedgerPart):
     """What workers do with messages, and monitors for workers that died.
 
     ``fence`` is the number of the monitor that reports an end, None where the start's own worker does;

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Part
+from celery_poison.ledger.scripts import LedgerPart
 from celery_poison.states import State
 
 #: Tasks that are remembered, and for how many seconds, where no worker takes them.
@@ -42,7 +42,7 @@ class Notice:
     mid: str = ""
 
 
-class NoticeTransitions(Part):
+class NoticeTransitions(LedgerPart):
     """Notices for workers that send events."""
 
     def leave(self, notices: Iterable[Notice]) -> None:

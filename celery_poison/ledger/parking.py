@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from celery_poison.errors import LedgerFull
-from celery_poison.ledger.scripts import Code, Part
+from celery_poison.ledger.scripts import Code, LedgerPart
 from celery_poison.model import Start
 
 _FULL = "parked messages have reached poison_park_bytes, or a quarter of Redis' maxmemory"
 
 
-class ParkingTransitions(Part):
+class ParkingTransitions(LedgerPart):
     """Messages that are kept until they may run, and published again then."""
 
     def park(

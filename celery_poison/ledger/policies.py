@@ -6,7 +6,7 @@ from typing import Any
 
 from celery_poison.basics.numbers import whole
 from celery_poison.ledger.connection import Namespace, clear_errors
-from celery_poison.rules.blocks import Kind
+from celery_poison.rules.blocks import RuleKind
 
 VERSION = "version"
 
@@ -32,7 +32,7 @@ def read(ledger: Namespace, key: str) -> tuple[int, dict[str, bytes], float]:
     return number_of(fields.pop(VERSION, None)), fields, seconds + micros / 1_000_000
 
 
-def block_field(kind: Kind, name: str) -> str:
+def block_field(kind: RuleKind, name: str) -> str:
     """Return where in the hash a rule stands."""
     return f"{kind}:{name}"
 

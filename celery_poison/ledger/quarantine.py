@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_poison.ledger.messages import NOTHING_KNOWN, Known, packed
-from celery_poison.ledger.scripts import Code, Part
+from celery_poison.ledger.scripts import Code, LedgerPart
 from celery_poison.model import Start
 from celery_poison.rules.destinations import SYSTEM_ROUTE, Route
 
@@ -14,7 +14,7 @@ from celery_poison.rules.destinations import SYSTEM_ROUTE, Route
 REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
 
 
-class QuarantineTransitions(Part):
+class QuarantineTransitions(LedgerPart):
     """The ways of a message into quarantine."""
 
     def store(

@@ -265,7 +265,7 @@ class Scripts:
         return registered
 
 
-class Part:
+class LedgerPart:
     """A part of the ledger: transitions of things of one kind; it knows the scripts, and no other part."""
 
     def __init__(self, scripts: Scripts) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, Ask, few
-from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, Step, replay, timeline
+from celery_poison.pipeline.replay import DEFAULTS, InForce, Policy, PolicyCost, Step, replay, timeline
 from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from celery_poison.pipeline.window import Window
 from celery_poison.policy import EVERY_TASK
@@ -64,8 +64,8 @@ where event = 'policy_changed' and task is not null and note is not null order b
 class Replayed(NamedTuple):
     """The outcome of every policy of the grid; that of the one to take, and why; the one in force now."""
 
-    outcomes: list[Outcome]
-    best: Outcome
+    outcomes: list[PolicyCost]
+    best: PolicyCost
     reasons: list[str]
     now: InForce
 
@@ -105,8 +105,8 @@ def past(
 
 
 def recommend(
-    outcomes: Sequence[Outcome], days: Sequence[date] = (), weight: float = WEIGHT
-) -> tuple[Outcome, list[str]]:
+    outcomes: Sequence[PolicyCost], days: Sequence[date] = (), weight: float = WEIGHT
+) -> tuple[PolicyCost, list[str]]:
     """Return the outcome of the policy to take, and why, in sentences.
 
     It is the one that costs least: deaths, and ``weight`` deaths for each innocent in quarantine. It is
@@ -122,7 +122,7 @@ def recommend(
     many = int(len(days) * 0.3)
     chose, held = (days[:-many], days[-many:]) if many >= 5 else (days, ())
 
-    def cost(told: Outcome) -> tuple[float, int, int]:
+    def cost(told: PolicyCost) -> tuple[float, int, int]:
         return float(_costs(told, chose, weight).sum()), told.waiting, len(told.policy)
 
     best = min(outcomes, key=cost)
@@ -152,7 +152,7 @@ def gained(by_day: np.ndarray) -> tuple[float, float, float]:
     return float(by_day.sum()), float(low), float(high)
 
 
-def _costs(told: Outcome, days: Sequence[date], weight: float) -> np.ndarray:
+def _costs(told: PolicyCost, days: Sequence[date], weight: float) -> np.ndarray:
     if not days:
         return np.array([told.deaths + weight * told.innocents])
     return np.array([told.deaths_on[day] + weight * told.innocents_on[day] for day in days])

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 
 from celery_poison.pipeline.dispersion import Codes
-from celery_poison.pipeline.model import FALSE_SHARE, LEAST_DEATHS, Cells, Judged, chance_of_change, judge
+from celery_poison.pipeline.model import FALSE_SHARE, LEAST_DEATHS, Judged, RunGroups, chance_of_change, judge
 from celery_poison.pipeline.outages import with_times
 from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from celery_poison.pipeline.window import SIZE, Window
@@ -185,11 +185,11 @@ def _with_nodes(cells: pd.DataFrame, started: Iterable[Mapping[str, str]], windo
 
 def _window(
     cells: pd.DataFrame, numbered: Mapping[str, tuple[Codes, Any]], seen: int, guilty: Mapping[str, int]
-) -> Cells:
+) -> RunGroups:
     """Return the cells of the window; what one message alone was proven to do may be a task's doing."""
     recent = cells["recent"].to_numpy(dtype=bool)
     several = [n for n, key in enumerate(numbered["fingerprint"][1]) if guilty.get(key, 0) > 1]
-    return Cells(
+    return RunGroups(
         deaths=cells["deaths"].to_numpy()[recent],
         seconds=np.maximum(cells["ms"].to_numpy()[recent], 0.0) / 1000,
         starts=np.maximum((cells["alive"] + cells["deaths"]).to_numpy(dtype=float)[recent], 0.0),

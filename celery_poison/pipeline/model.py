@@ -40,7 +40,7 @@ _NOTHING = 1e-12
 
 
 @dataclass(frozen=True)
-class Cells:
+class RunGroups:
     """Runs that have everything in common, counted.
 
     Attributes:
@@ -96,7 +96,7 @@ class Judged(NamedTuple):
     by_start: Judged | None = None
 
 
-def judge(cells: Cells) -> list[Judged]:
+def judge(cells: RunGroups) -> list[Judged]:
     """Return every element that was in a death, tasks last; in no other order."""
     models = [_Model(cells, exposure) for exposure in (cells.seconds, cells.starts)]
     for model in models:
@@ -197,7 +197,7 @@ class _Dimension:
 
 
 class _Model:
-    def __init__(self, cells: Cells, exposure: Floats) -> None:
+    def __init__(self, cells: RunGroups, exposure: Floats) -> None:
         self._cells, deaths = cells, cells.deaths
         # Runs of an unknown task are one more task.
         task = np.where(cells.task < 0, cells.task.max(initial=-1) + 1, cells.task)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_poison.extensions.proposals.proposal import ProposedRule
 from celery_poison.ledger import Ledger
-from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy
+from celery_poison.pipeline.replay import DEFAULTS, InForce, Policy, PolicyCost
 from celery_poison.policy import OVERRIDABLE
 from celery_poison.rules.blocks import is_fingerprint
 
@@ -76,7 +76,7 @@ def refusals(
 
 
 def proposals(
-    fingerprints: Iterable[Mapping[str, Any]], outcomes: Sequence[Outcome], least: int = 2
+    fingerprints: Iterable[Mapping[str, Any]], outcomes: Sequence[PolicyCost], least: int = 2
 ) -> list[ProposedRule]:
     """Return the rules that history supports, those that would have spared most first.
 
@@ -112,7 +112,7 @@ def proposals(
     ]
 
 
-def policy_of(best: Outcome, now: InForce = DEFAULTS) -> dict[str, Any]:
+def policy_of(best: PolicyCost, now: InForce = DEFAULTS) -> dict[str, Any]:
     """Return what can be set at run time of a recommended policy, where it is not as it is ``now``.
 
     To block by fingerprint is none of it where that kept an innocent from running.

@@ -98,7 +98,7 @@ def _after(options: Policy, note: str) -> Policy:
 
 
 @dataclass(slots=True)
-class Outcome:
+class PolicyCost:
     """What a policy would have cost.
 
     Attributes:
@@ -129,11 +129,11 @@ class Outcome:
         return self.innocents_on.total()
 
 
-def replay(steps: Sequence[Step], policies: Iterable[Policy]) -> list[Outcome]:
+def replay(steps: Sequence[Step], policies: Iterable[Policy]) -> list[PolicyCost]:
     """Replay ``steps``, by time, under each of ``policies``."""
     history, outcomes = _Replay(steps), []
     in_force = {step.in_force for step in steps}
-    found: dict[tuple[InForce, ...], Outcome] = {}
+    found: dict[tuple[InForce, ...], PolicyCost] = {}
     for policy in policies:
         # Where nobody changed anything, max_crashes=2 is what was in force.
         changed = tuple(was._replace(**policy) for was in in_force)
@@ -180,8 +180,8 @@ class _Replay:
             if step.end == "crashed":
                 self._members[step.death].append(step)
 
-    def under(self, policy: Policy) -> Outcome:
-        self.outcome = Outcome(policy)
+    def under(self, policy: Policy) -> PolicyCost:
+        self.outcome = PolicyCost(policy)
         #: By message, with the limits by which it was judged.
         self._histories: dict[str, tuple[History, Limits]] = {}
         self._gone: set[str] = set()

@@ -28,7 +28,7 @@ from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.store import Store
 from celery_poison.quarantine.transitions import policies_of
 from celery_poison.quarantine.views import GateRecord
-from celery_poison.rules.blocks import Kind, Rule, is_fingerprint, read_rules
+from celery_poison.rules.blocks import Rule, RuleKind, is_fingerprint, read_rules
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
 
@@ -117,7 +117,7 @@ class Rules:
         """
         if not force:
             self._store.refuse_unless_guarded(task, "force blocks it all the same")
-        return self._block(Kind.TASK, task, task, seconds, actor, note)
+        return self._block(RuleKind.TASK, task, task, seconds, actor, note)
 
     def block_fingerprint(
         self,
@@ -139,9 +139,9 @@ class Rules:
         """
         if not is_fingerprint(fingerprint):
             raise ConfigurationError(f"{fingerprint!r} is no fingerprint: `list --json` shows them")
-        return self._block(Kind.FINGERPRINT, fingerprint, task, seconds, actor, note)
+        return self._block(RuleKind.FINGERPRINT, fingerprint, task, seconds, actor, note)
 
-    def unblock(self, kind: Kind, name: str, *, actor: str = "", note: str = "") -> int:
+    def unblock(self, kind: RuleKind, name: str, *, actor: str = "", note: str = "") -> int:
         """Let messages of a task, or of a fingerprint, run again; return the list's new version.
 
         Messages in quarantine stay there. Convictions of the fingerprint are forgotten.
@@ -153,7 +153,9 @@ class Rules:
         journalled = with_note(f"{kind} {name}", note)
         return policies_of(self._ledger).unblock(kind, name, actor=actor or default_actor(), said=journalled)
 
-    def _block(self, kind: Kind, name: str, task: str, seconds: float | None, actor: str, note: str) -> Rule:
+    def _block(
+        self, kind: RuleKind, name: str, task: str, seconds: float | None, actor: str, note: str
+    ) -> Rule:
         if seconds is not None and not 0 < seconds < float("inf"):
             raise ConfigurationError(f"a block cannot last {seconds} seconds")
         self._store.check_owner()

@@ -10,9 +10,9 @@ from typing import Any
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError, PolicyConflict
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Code, Part
+from celery_poison.ledger.scripts import Code, LedgerPart
 from celery_poison.quarantine.wishes import Wish
-from celery_poison.rules.blocks import Kind
+from celery_poison.rules.blocks import RuleKind
 from celery_poison.states import Event
 
 #: After this long an operator's unfinished decision counts as abandoned.
@@ -36,7 +36,7 @@ WHY_FORCE = {
 }
 
 
-class DecisionTransitions(Part):
+class DecisionTransitions(LedgerPart):
     """What a person decides about a message, or asks a second person for."""
 
     def decide(self, mid: str, verb: str, actor: str, note: str = "") -> int:
@@ -256,7 +256,7 @@ class DecisionTransitions(Part):
         return code is Code.OK, Wish.decode(first), now / 1000
 
 
-class GroupTransitions(Part):
+class GroupTransitions(LedgerPart):
     """Groups of messages in quarantine, put right where an older version has left them wrong."""
 
     def note_repair(self, ends: bool = False) -> None:
@@ -283,7 +283,7 @@ class GroupTransitions(Part):
         )
 
 
-class PolicyTransitions(Part):
+class PolicyTransitions(LedgerPart):
     """What a person decides for the whole fleet."""
 
     def set(self, task: str, options: str, expected: int, actor: str, note: str) -> int:
@@ -305,7 +305,7 @@ class PolicyTransitions(Part):
         return int(version)
 
     def block(
-        self, kind: Kind, name: str, *, task: str, lasts_ms: int, actor: str, note: str, said: str
+        self, kind: RuleKind, name: str, *, task: str, lasts_ms: int, actor: str, note: str, said: str
     ) -> int:
         """Send messages of a task, or of a fingerprint, to quarantine on arrival; return the version.
 
@@ -317,7 +317,7 @@ class PolicyTransitions(Part):
         words: dict[str, Any] = {"kind": kind, "name": name, "task": task, "lasts_ms": lasts_ms}
         return int(self._scripts.call(f"{__package__}:block", **words, actor=actor, note=note, said=said)[1])
 
-    def unblock(self, kind: Kind, name: str, *, actor: str, said: str) -> int:
+    def unblock(self, kind: RuleKind, name: str, *, actor: str, said: str) -> int:
         """Take a rule off the block list, with the convictions that led to it; return the version.
 
         Raises:

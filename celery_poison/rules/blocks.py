@@ -14,7 +14,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.model import Record
 
 
-class Kind(StrEnum):
+class RuleKind(StrEnum):
     """What a rule goes by."""
 
     TASK = "task"
@@ -34,7 +34,7 @@ class Rule(Record):
         convictions: how often, in that case.
     """
 
-    kind: Kind
+    kind: RuleKind
     name: str
     task: str = ""
     since: float = 0.0
@@ -57,9 +57,9 @@ class Rule(Record):
             ValueError: it is not to be understood; a newer version may have written it.
         """
         kind, name, told, known = parts_of(field, text)
-        task = name if kind == Kind.TASK else str(told.get("task") or "")
+        task = name if kind == RuleKind.TASK else str(told.get("task") or "")
         convictions = int(told.get("convictions") or 0)
-        return cls(kind=Kind(kind), name=name, task=task, convictions=convictions, **known)
+        return cls(kind=RuleKind(kind), name=name, task=task, convictions=convictions, **known)
 
 
 def is_fingerprint(text: str) -> bool:

@@ -45,7 +45,7 @@ class Failure(NamedTuple):
         return Evidence(exception=self.exception, stack=self.stack)
 
 
-class Attempt(NamedTuple):
+class PastAttempt(NamedTuple):
     """An earlier attempt, in short.
 
     Attributes:
@@ -68,7 +68,7 @@ class KeptFailure(NamedTuple):
     exception: str = ""
     message: str = ""
     traceback: str = ""
-    earlier: tuple[Attempt, ...] = ()
+    earlier: tuple[PastAttempt, ...] = ()
 
     @classmethod
     def of(cls, failure: Failure, header: Any) -> KeptFailure:
@@ -135,7 +135,7 @@ def _cut(text: str, length: int) -> str:
 # --- carried over retries ------------------------------------------------------------------------------
 
 
-def earlier_of(header: Any) -> list[Attempt]:
+def earlier_of(header: Any) -> list[PastAttempt]:
     """Return what earlier attempts raised, oldest first, by the header of a retry."""
     if not isinstance(header, str) or len(header) > 2 * HEADER:
         return []
@@ -144,13 +144,13 @@ def earlier_of(header: Any) -> list[Attempt]:
     return []
 
 
-def _attempts(rows: Any) -> Iterable[Attempt]:
-    return [Attempt(*(_cut(str(word), WORD) for word in row)) for row in rows[-ATTEMPTS:]]
+def _attempts(rows: Any) -> Iterable[PastAttempt]:
+    return [PastAttempt(*(_cut(str(word), WORD) for word in row)) for row in rows[-ATTEMPTS:]]
 
 
 def carried(header: Any, exception: str, message: str, source: str) -> str:
     """Return the header of the next message: the attempts in ``header``, and one more."""
-    newest = Attempt(_cut(exception, WORD), _cut(message, WORD), _cut(source, WORD))
+    newest = PastAttempt(_cut(exception, WORD), _cut(message, WORD), _cut(source, WORD))
     attempts = [*earlier_of(header), newest][-ATTEMPTS:]
     while len(attempts) > 1 and len(json.dumps(attempts)) > HEADER:
         del attempts[0]

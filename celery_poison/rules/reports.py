@@ -23,7 +23,7 @@ MAX_BODY = 256 * 1024
 ROOT = "poison-report-"
 
 
-class Kind(StrEnum):
+class ReportKind(StrEnum):
     """Why an error transaction is started; the values are the names of the settings without their prefix."""
 
     SEND_FAILED = "on_send_failed"
@@ -133,7 +133,7 @@ class Report:
     @classmethod
     def about(
         cls,
-        kind: Kind,
+        kind: ReportKind,
         input: ReportedMessage,
         cause: str,
         reason: str = "",
@@ -146,7 +146,7 @@ class Report:
         Args:
             token: of the start that ended; empty where a person decided.
         """
-        destination = unsent[0] if unsent else (ReportedMessage() if kind is Kind.ROLLBACK else input)
+        destination = unsent[0] if unsent else (ReportedMessage() if kind is ReportKind.ROLLBACK else input)
         return cls(
             kind=kind.value,
             id=f"{kind.value}:{input.mid}:{token}",

@@ -24,14 +24,14 @@ from celery.utils.imports import symbol_by_name
 from celery_poison.basics.text import version
 
 #: From which version of each to which this was read and tried (docs/versions.md).
-READ: Mapping[str, tuple[str, str]] = {
+TESTED_VERSIONS: Mapping[str, tuple[str, str]] = {
     "celery": ("5.5", "5.7"),
     "kombu": ("5.5", "5.7"),
     "billiard": ("4.2", "4.3"),
 }
 
 
-class Part(Enum):
+class Area(Enum):
     """What rests on some of the hooks; the values say what becomes of it where one does not fit."""
 
     GUARD = "no task can be guarded, and the worker does not start"
@@ -50,8 +50,8 @@ class Part(Enum):
 #: Whose hooks they are -> the names. In brackets: the arguments with which it is called, or calls.
 _Table = Mapping[str, str]
 
-HOOKS: Mapping[Part, _Table] = {
-    Part.GUARD: {
+HOOKS: Mapping[Area, _Table] = {
+    Area.GUARD: {
         # A guarded request (worker/sending.py, worker/request.py).
         "celery.worker.request:Request": (
             "_app _already_cancelled _already_revoked _apply_result _body _content_encoding _content_type "
@@ -88,7 +88,7 @@ HOOKS: Mapping[Part, _Table] = {
         "kombu.transport.virtual:Channel": "_next_delivery_tag() _put(queue,message) _size(queue)",
         "celery.backends.base:KeyValueStoreBackend": "_get_task_meta_for(task_id)",
     },
-    Part.REDIS: {
+    Area.REDIS: {
         # broker/receive.py. kombu loses what it popped if it ends before registering it (celery #4354), takes
         # long tasks from living workers (celery #5935), and ends a worker at a lost connection (kombu #582).
         "kombu.transport.redis:Channel": (
@@ -107,7 +107,7 @@ HOOKS: Mapping[Part, _Table] = {
         "kombu.transport.virtual:Message": "_raw _state",
         "kombu:Connection": "_connection get_transport_cls() drain_events()",
     },
-    Part.RABBITMQ: {  # broker/transport.py
+    Area.RABBITMQ: {  # broker/transport.py
         "kombu.transport.pyamqp:Channel": (
             "Message basic_qos(prefetch_size,prefetch_count,a_global) basic_consume(queue) "
             "basic_ack(delivery_tag) basic_reject(delivery_tag,requeue)"
@@ -115,7 +115,7 @@ HOOKS: Mapping[Part, _Table] = {
         "kombu.transport.pyamqp:Connection": "Channel",
         "kombu.transport.pyamqp:Transport": "Connection",
     },
-    Part.OUTBOX: {  # broker/capture.py, extensions/outbox/handover.py
+    Area.OUTBOX: {  # broker/capture.py, extensions/outbox/handover.py
         "celery.app.amqp:AMQP": "_create_task_sender() _event_dispatcher producer_pool send_task_message",
         "celery.app.base:Celery": (
             "on_after_configure configured _tasks producer_or_acquire() "
@@ -134,23 +134,23 @@ HOOKS: Mapping[Part, _Table] = {
             "_q_for_pri(queue,pri)"
         ),
     },
-    Part.EXITS: {  # worker/processes.py
+    Area.EXITS: {  # worker/processes.py
         "billiard.pool:Pool": "_pool _create_worker_process(i) _result_handler",
         "billiard.process:BaseProcess": "_popen",
         "billiard.pool:ResultHandler": "on_state_change",
         "billiard.queues:_SimpleQueue": "_reader",
         "billiard.popen_fork:Popen": "method pid returncode poll(flag)",
     },
-    Part.CELLS: {  # sandbox/cell.py
+    Area.CELLS: {  # sandbox/cell.py
         "billiard.process:BaseProcess": "_bootstrap()",
     },
-    Part.PORTRAIT: {  # worker/portrait.py
+    Area.PORTRAIT: {  # worker/portrait.py
         "billiard.pool:Pool": "_pool _processes",
         "celery.concurrency.asynpool:AsynPool": "_all_inqueues",
         "celery.concurrency.prefork:TaskPool": "_pool",
         "celery.worker.state": "all_total_count",
     },
-    Part.RECONNECT: {  # worker/processes.py
+    Area.RECONNECT: {  # worker/processes.py
         "celery.concurrency.asynpool:AsynPool": "_fileno_to_outq handle_result_event _cache _sentinel_poll",
         "billiard.pool:ApplyResult": "_accept_callback _accepted ready()",
     },
@@ -164,12 +164,14 @@ class Misfit(NamedTuple):
         what: the sentence without what follows from it.
     """
 
-    part: Part
+    part: Area
     what: str
 
     @property
     def cure(self) -> str:
-        ranges = ", ".join(f"{package} {first} to {last}" for package, (first, last) in READ.items())
+        ranges = ", ".join(
+            f"{package} {first} to {last}" for package, (first, last) in TESTED_VERSIONS.items()
+        )
         return f"install versions that it was read against: {ranges}; or a newer celery_poison"
 
     def __str__(self) -> str:
@@ -186,20 +188,20 @@ def misfits_so_far() -> tuple[Misfit, ...]:
     return _misfits_of(row for row in _rows() if row.owner.partition(":")[0] in sys.modules)
 
 
-def fits(part: Part) -> bool:
+def fits(part: Area) -> bool:
     """Whether all that is imported of what ``part`` rests on is as it was read."""
     return all(misfit.part is not part for misfit in misfits_so_far())
 
 
 def installed() -> dict[str, str]:
-    """Return the installed version of each package in ``READ``."""
-    return {package: version(package) for package in READ}
+    """Return the installed version of each package in ``TESTED_VERSIONS``."""
+    return {package: version(package) for package in TESTED_VERSIONS}
 
 
-def unread() -> list[str]:
+def untested_versions() -> list[str]:
     """Return the packages whose installed version is outside of what the hooks were read against."""
     problems = []
-    for package, (first, last) in READ.items():
+    for package, (first, last) in TESTED_VERSIONS.items():
         number = _numbers(version(package))
         if number and not _numbers(first) <= number <= _numbers(last):
             problems.append(f"{package} {version(package)}")
@@ -211,7 +213,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 class _Row(NamedTuple):
-    part: Part
+    part: Area
     owner: str
     names: str
 

@@ -27,7 +27,7 @@ from celery_poison.quarantine.arguments import (
     is_readable,
     same_calls,
 )
-from celery_poison.rules.blocks import Kind, Rule, read_rules
+from celery_poison.rules.blocks import Rule, RuleKind, read_rules
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import call_in_real_thread
 
@@ -126,7 +126,7 @@ class Checker:
         self._rules = _Rules(
             version,
             {field: (rule, rule.until and rule.until + offset) for field, rule in rules.items()},
-            frozenset(rule.task for rule in rules.values() if rule.kind is Kind.FINGERPRINT),
+            frozenset(rule.task for rule in rules.values() if rule.kind is RuleKind.FINGERPRINT),
         )
         for field, rule in rules.items():
             if before.get(field, (None,))[0] != rule:
@@ -140,13 +140,13 @@ class Checker:
         rules = self._rules
         if not rules.by_field:
             return False
-        return self._goes_by_fingerprint(task) or policies.block_field(Kind.TASK, task) in rules.by_field
+        return self._goes_by_fingerprint(task) or policies.block_field(RuleKind.TASK, task) in rules.by_field
 
     def _goes_by_fingerprint(self, task: str) -> bool:
         whose = self._rules.whose
         return task in whose or "" in whose
 
-    def _find(self, kind: Kind, name: str) -> Rule | None:
+    def _find(self, kind: RuleKind, name: str) -> Rule | None:
         """Return the rule of that name, if it is in force."""
         rule, over = self._rules.by_field.get(policies.block_field(kind, name), (None, None))
         return None if over is not None and time.monotonic() >= over else rule
@@ -171,7 +171,7 @@ class Checker:
         return rule.reason if rule else ""
 
     def _rule(self, message: Any, task: str, policy: Policy, *, ask: bool) -> Rule | None:
-        rule = self._find(Kind.TASK, task)
+        rule = self._find(RuleKind.TASK, task)
         if rule is not None or not self._goes_by_fingerprint(task):
             return rule
         if not ask and self.must_ask(message, task, policy):
@@ -180,7 +180,7 @@ class Checker:
         found = iter([self.fingerprints.of(message, task, secret, policy.fingerprint)])
         if policy.fingerprint is None:
             found = chain(found, self.fingerprints.of_same_calls(message, task, secret))
-        rules = (self._find(Kind.FINGERPRINT, fingerprint) for fingerprint in found)
+        rules = (self._find(RuleKind.FINGERPRINT, fingerprint) for fingerprint in found)
         return next((rule for rule in rules if rule is not None and rule.task in ("", task)), None)
 
     def on_its_way_to_the_pool(self, message: Any, task: str, policy: Policy) -> str:

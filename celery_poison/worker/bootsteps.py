@@ -26,11 +26,11 @@ from celery_poison.upstream import hooks
 from celery_poison.worker import inspecting as inspecting  # registers what `celery inspect` may ask
 from celery_poison.worker.body import surround
 from celery_poison.worker.combining import combine
-from celery_poison.worker.ends import Ends, goes_without
+from celery_poison.worker.ends import Farewell, goes_without
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.processes import hear_of_begun, keep_what_runs, watch_again
 from celery_poison.worker.sending import serve_requests
-from celery_poison.worker.worker import FAREWELL, Worker
+from celery_poison.worker.worker import FAREWELL, GuardedWorker
 
 logger = get_logger("celery_poison")
 
@@ -51,7 +51,7 @@ class LifeStep(bootsteps.StartStopStep):
             surround(worker.app)
             me = Incarnation(worker.hostname)
             nursery = _open_nursery(worker, pool, me.first_worker)
-            ours = worker.poison = self._worker = Worker(worker.app, me, pool, nursery)
+            ours = worker.poison = self._worker = GuardedWorker(worker.app, me, pool, nursery)
         except PoisonError as error:
             if isinstance(nursery, Nursery):
                 nursery.end()
@@ -66,7 +66,7 @@ class LifeStep(bootsteps.StartStopStep):
         ours.refresher.withhold()
         if not pool.contained:
             signals.worker_process_init.connect(ours.child_begins)
-        self._ends = Ends(worker, ours)
+        self._ends = Farewell(worker, ours)
 
     def start(self, worker: Any) -> None:
         """Begin what waits for no broker, now that the pool has forked."""
@@ -102,7 +102,7 @@ def _open_nursery(worker: Any, pool: PoolFacts, me: str) -> Nursery | str:
         return ""
     if sys.platform != "linux":
         return "this is not Linux"
-    if not hooks.fits(hooks.Part.CELLS):
+    if not hooks.fits(hooks.Area.CELLS):
         return "billiard is not as it was read"
     if not worker.pool_cls.__module__.startswith("celery.concurrency."):
         return "this pool is not one of Celery's own"
@@ -125,7 +125,7 @@ def _check_hooks() -> None:
         ConfigurationError: no task can be guarded with it.
     """
     for misfit in hooks.misfits_so_far():
-        if misfit.part is hooks.Part.GUARD:
+        if misfit.part is hooks.Area.GUARD:
             raise ConfigurationError(str(misfit))
         if misfit not in _warned:
             _warned.add(misfit)
@@ -183,7 +183,7 @@ class GuardStep(bootsteps.ConsumerStep):
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
-        ours: Worker | None = consumer.controller.poison
+        ours: GuardedWorker | None = consumer.controller.poison
         if ours is None:
             self.enabled = False
             return

@@ -57,7 +57,7 @@ LEAVE_NOTHING = (End.RETURNED, End.RETRIED, End.IGNORED, End.WAITS, End.NOT_REAC
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class RunningTask:
     """What is known of a run in this process.
 
     Attributes:
@@ -167,7 +167,7 @@ class Run:
 
 
 #: ``task.running``, by the class of its runs: this module alone adds to it.
-_running = cast("dict[str, Run]", running)
+_running = cast("dict[str, RunningTask]", running)
 #: On what the pool returns of a failed task: the Failure that is to be kept.
 KEPT = "poison_failure"
 #: On the same, or on what was raised: it came before the body of the task.
@@ -253,7 +253,7 @@ def run_guarded(
         return tracer(task, uuid, request, body, content_type, content_encoding)
     recorder = serving.recorder
     try:
-        run = _running[ticket.mid] = Run(serving, ticket, _begin(serving, ticket, uuid, task))
+        run = _running[ticket.mid] = RunningTask(serving, ticket, _begin(serving, ticket, uuid, task))
     except (NeverBegan, BodyNotReached) as error:
         return _failed(error)
     _mark_memory(run)
@@ -269,7 +269,7 @@ def run_guarded(
         _forget(attempts, uuid, attempt)
 
 
-def _trace(run: Run, task: str, trace: Callable[[], Any], finish: Callable[..., None]) -> Any:
+def _trace(run: RunningTask, task: str, trace: Callable[[], Any], finish: Callable[..., None]) -> Any:
     """Run Celery's tracer, and send the end by ``finish``, except where the main process sends it."""
     serving = run.serving
     try:
@@ -302,7 +302,7 @@ def _trace(run: Run, task: str, trace: Callable[[], Any], finish: Callable[..., 
         return result
 
 
-def _mark_memory(run: Run) -> None:
+def _mark_memory(run: RunningTask) -> None:
     """Begin the run's own mark of memory; what runs beside another has none, and takes it the other's."""
     if len(_running) == 1:
         run.mark_kb = high_water.begin()
@@ -317,7 +317,7 @@ def _forget(known: dict[str, Any], name: str, mine: object) -> None:
         del known[name]
 
 
-def _read_failure(info: Any, run: Run, task: str) -> tuple[BaseException, Failure | None]:
+def _read_failure(info: Any, run: RunningTask, task: str) -> tuple[BaseException, Failure | None]:
     """Return what a task raised; and what is to be kept of that, which is handed on with ``info``."""
     raised = info.exception
     if isinstance(raised, ExceptionWithTraceback):
@@ -336,7 +336,7 @@ def _read_failure(info: Any, run: Run, task: str) -> tuple[BaseException, Failur
 
 
 def _finish(
-    run: Run,
+    run: RunningTask,
     id: str,
     task: str,
     given: Given,

@@ -18,7 +18,7 @@ from celery.utils.log import get_logger
 from celery_poison.broker.kinds import broker_of
 from celery_poison.errors import NoLedger, PoisonError, SchemaMismatch
 from celery_poison.plugin import plugin_of
-from celery_poison.worker.worker import Worker
+from celery_poison.worker.worker import GuardedWorker
 
 logger = get_logger("celery_poison")
 
@@ -50,7 +50,7 @@ def _is_in_memory(app: Any) -> bool:
     return broker_of(app.connection_for_read()).ends_with_process
 
 
-class Ends:
+class Farewell:
     """Says farewell once, as soon as everything was acknowledged that can be.
 
     Args:
@@ -58,7 +58,7 @@ class Ends:
         ours: what is built for it.
     """
 
-    def __init__(self, worker: Any, ours: Worker) -> None:
+    def __init__(self, worker: Any, ours: GuardedWorker) -> None:
         self._worker, self._ours = worker, ours
         self._is_over = False
         self._lock = threading.Lock()

@@ -83,7 +83,7 @@ class _Pulse(Protocol):
     def condemned_at(self) -> float | None: ...
 
 
-class Payload:
+class WorkerFacts:
     """The facts about one worker that stand in its ``worker`` hash.
 
     An error here is complained of, and the heartbeat does without that fact then.
@@ -233,7 +233,7 @@ class Heartbeat:
 
     site: Site
     ledger: Ledger
-    payload: Payload
+    payload: WorkerFacts
     shutdown: Shutdown
     health: Health
     lease: Lease

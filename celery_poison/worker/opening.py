@@ -27,7 +27,7 @@ from celery_poison.worker.threads import Retry
 PATIENCE = 0.25
 
 
-class _Letter(NamedTuple):
+class _UnopenedDelivery(NamedTuple):
     """One message before it is opened; ``epoch`` is the number of the broker connection it came by."""
 
     message: Any
@@ -77,7 +77,7 @@ class Opening:
         is_guarded = isinstance(task, str) and task in self.site.policies
         return not _is_named(message) or (is_sealed and not is_guarded)
 
-    def _note(self, message: Any) -> _Letter:
+    def _note(self, message: Any) -> _UnopenedDelivery:
         identity, release = identity_of(message), message.headers.get(RELEASE)
         start = Start.of(
             *(self.me.next_token(), self.me.worker, identity.id, identity.task),
@@ -86,11 +86,13 @@ class Opening:
             pid=self.me.pid,
             payload_bytes=size_of(message),
         )
-        return _Letter(message, identity, start, self.loop.epoch, release if type(release) is int else 0)
+        return _UnopenedDelivery(
+            message, identity, start, self.loop.epoch, release if type(release) is int else 0
+        )
 
     # --- in the background thread --------------------------------------------------------------
 
-    def _judge(self, letter: _Letter) -> None:
+    def _judge(self, letter: _UnopenedDelivery) -> None:
         """Open it, or keep it for the deaths that it has caused.
 
         Raises:
@@ -129,7 +131,7 @@ class Opening:
             message.has_moved()
         self.loop.call_in_loop(message.ack)
 
-    def _ledger_away(self, letter: _Letter) -> bool:
+    def _ledger_away(self, letter: _UnopenedDelivery) -> bool:
         if not self.settings.fail_open and not _is_named(letter.message):
             return True  # it may be a guarded task's; one that is named here is not
         self.loop.call_in_loop(partial(self._open, letter, NO_HISTORY))
@@ -137,7 +139,7 @@ class Opening:
 
     # --- on the event loop ---------------------------------------------------------------------
 
-    def _open(self, letter: _Letter, history: History) -> None:
+    def _open(self, letter: _UnopenedDelivery, history: History) -> None:
         """Open it here and now: dying of it is a crash of its own."""
         message, identity, start, epoch, _ = letter
         if epoch != self.loop.epoch:

@@ -51,7 +51,7 @@ class Children:
     def look(self, pool: Any) -> tuple[int, int, float]:
         """Return how many are up, how many should be, and for how long none was, beyond Celery's patience."""
         inner = getattr(pool, "_pool", None)
-        if not self._has_any or not hooks.fits(hooks.Part.PORTRAIT):
+        if not self._has_any or not hooks.fits(hooks.Area.PORTRAIT):
             return 0, 0, 0.0
         expected = getattr(inner, "_processes", 0)
         # That one is forked says little: in a storm of forks there is nearly always one.

@@ -45,7 +45,7 @@ def follow(pool: Any, ended: Ended) -> None:
     if (
         not isinstance(inner, Pool)
         or "_create_worker_process" in vars(inner)
-        or not hooks.fits(hooks.Part.EXITS)
+        or not hooks.fits(hooks.Area.EXITS)
     ):
         return
     create = inner._create_worker_process
@@ -165,7 +165,7 @@ def hear_of_begun(consumer: Any) -> None:
     """
     pool: Any = getattr(consumer.pool, "_pool", None)
     hub = consumer.hub
-    if hub is None or not hooks.fits(hooks.Part.RECONNECT):
+    if hub is None or not hooks.fits(hooks.Area.RECONNECT):
         return
     for fd in [*getattr(pool, "_fileno_to_outq", ())]:
         with suppress(OSError, EOFError):  # its process is gone

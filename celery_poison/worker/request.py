@@ -16,7 +16,7 @@ from celery_poison import causes
 from celery_poison.basics.calling import amend, tell
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.decide import Disposition, End, Run, Settlement, disposition
+from celery_poison.decide import Disposition, End, EndedRun, Settlement, disposition
 from celery_poison.model import Ended, Guilt
 from celery_poison.plugin import marking
 from celery_poison.rules.failures import Failure
@@ -166,7 +166,7 @@ class GuardedRequest(SentRequest):
         usual = task.time_limit or task.app.conf.task_time_limit
         return bool(own) and not (usual and own >= usual)
 
-    def _examine(self, error: BaseException) -> tuple[Run, Evidence]:
+    def _examine(self, error: BaseException) -> tuple[EndedRun, Evidence]:
         """Return what is known of a run that ended with ``error``, and of its death."""
         end, cause = read_end(error)
         evidence, task = NO_EVIDENCE, self._task
@@ -183,7 +183,7 @@ class GuardedRequest(SentRequest):
             needs, token = self.needs, self.poison_token
             hooks, complain = needs.extensions.testify, needs.complain
             evidence = amend(hooks, complain, evidence, needs.me.worker, token, None)
-        run = Run(
+        run = EndedRun(
             End.OVERTAKEN if self.stage is Stage.OVERTAKEN else end,
             cause,
             acks_late=self.diverts,

@@ -36,7 +36,7 @@ from celery_poison.worker.delays import Delays
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.health import Health, Refresher
-from celery_poison.worker.heartbeat import Heartbeat, Owners, Payload, Shutdown
+from celery_poison.worker.heartbeat import Heartbeat, Owners, Shutdown, WorkerFacts
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
 from celery_poison.worker.leaving import Leaving
@@ -60,7 +60,7 @@ FAREWELL = 5.0
 PAUSE = 0.25
 
 
-class Worker:
+class GuardedWorker:
     """The parts of one worker. The bootsteps start and stop them.
 
     Args:
@@ -232,7 +232,7 @@ class Worker:
     def _make_heartbeat(self) -> None:
         directory = self._crash_reports.path if self._crash_reports is not None else ""
         self.pulse = WorkerPulse(self._site, self._pool, self.shutdown, directory)
-        payload = Payload(
+        payload = WorkerFacts(
             site=self._site,
             pool=self._pool,
             cells=self.cells,

@@ -113,12 +113,12 @@ def test_what_celery_lacks_is_told_with_what_follows_from_it(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert re.match(r"celery 5\.\d.*, kombu 5\.\d.*, billiard 4\.\d", finding(console, "celery")["said"])
-    monkeypatch.setattr(hooks, "unread", lambda: ["celery 5.9"])
+    monkeypatch.setattr(hooks, "untested_versions", lambda: ["celery 5.9"])
     assert "not tried with celery 5.9" in finding(console, "celery")["said"]
-    monkeypatch.setattr(hooks, "misfits", lambda: (hooks.Misfit(hooks.Part.REDIS, "kombu 9 has no Thing"),))
+    monkeypatch.setattr(hooks, "misfits", lambda: (hooks.Misfit(hooks.Area.REDIS, "kombu 9 has no Thing"),))
     found = finding(console, "celery")
     assert found["level"] == "warn" and "visibility timeout" in found["said"] and "kombu 5.5" in found["cure"]
-    monkeypatch.setattr(hooks, "misfits", lambda: (hooks.Misfit(hooks.Part.GUARD, "celery 9 has no Thing"),))
+    monkeypatch.setattr(hooks, "misfits", lambda: (hooks.Misfit(hooks.Area.GUARD, "celery 9 has no Thing"),))
     assert finding(console, "celery", status=1)["level"] == "FAIL"
 
 

@@ -21,7 +21,7 @@ from celery_poison.extensions.proposals.proposal import ProposedRule, sheet
 from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import MessageRecord
-from celery_poison.rules.failures import Attempt, KeptFailure, earlier_of
+from celery_poison.rules.failures import KeptFailure, PastAttempt, earlier_of
 from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
@@ -439,7 +439,7 @@ def test_NEW_10_show_leads_with_the_users_line_of_a_failure_and_tells_every_atte
 ) -> None:
     stack = ("fetch (/venv/site-packages/lib.py:3)", "charge (/shop/tasks.py:12)")
     evidence = Evidence(exception="shop.Declined", stack=stack).encode()
-    earlier = Attempt("OSError", "no route " + ESCAPES, "charge (/shop/tasks.py:9)")
+    earlier = PastAttempt("OSError", "no route " + ESCAPES, "charge (/shop/tasks.py:9)")
     kept = KeptFailure("shop.Declined", "card 4711", "in charge\nDeclined: card 4711", (earlier,)).encode()
     fleet.send("healthy", 1)
     more = {"failure": kept, "evidence": evidence}

@@ -23,7 +23,7 @@ from celery_poison import Quarantine
 from celery_poison.causes import Evidence
 from celery_poison.extensions.repro.shrinking import Spent, shrink
 from celery_poison.extensions.repro.verbs import _end_of
-from celery_poison.extensions.repro.writing import Call, Repro, call_of, repro_of
+from celery_poison.extensions.repro.writing import Repro, TaskCall, call_of, repro_of
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.body import BodyRefused
 from celery_poison.testing import Worker, wait_until
@@ -378,4 +378,4 @@ def test_NEW_21_shrinking_is_bounded_and_finds_the_one_item() -> None:
     assert found == [{"rows": ["bad"]}], runs
     runs = 58
     assert "bad" in shrink([{"rows": [*rows, "bad"]}], dies)[0]["rows"]
-    assert Call(pickled=b"").args == ()
+    assert TaskCall(pickled=b"").args == ()

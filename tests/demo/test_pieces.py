@@ -15,7 +15,7 @@ from rich.text import Text
 from celery_poison.cli.standalone import main
 from celery_poison.demo.app import POISONS, expected
 from celery_poison.demo.screen import Screen
-from celery_poison.demo.stage import Row, Snapshot, plan
+from celery_poison.demo.stage import PoisonRow, StageSnapshot, plan
 from celery_poison.demo.story import Decision, demo, judge
 from celery_poison.model import MessageRecord
 from celery_poison.testing import servers
@@ -43,9 +43,9 @@ def judged(
     **more: object,
 ) -> list[str]:
     """What is broken at an end that is as it should be, but for these rows and other facts."""
-    fine = {poison.name: Row(poison, 2, "quarantined", kept(poison.name)) for poison in POISONS}
+    fine = {poison.name: PoisonRow(poison, 2, "quarantined", kept(poison.name)) for poison in POISONS}
     made = tuple(replace(row, **(rows or {}).get(name, {})) for name, row in fine.items())
-    last = Snapshot(9.0, 5, 5, {"w1": True}, 1, 2, made, **more)
+    last = StageSnapshot(9.0, 5, 5, {"w1": True}, 1, 2, made, **more)
     return [promise.promise for promise in judge(last, results, released, failed) if not promise.held]
 
 

@@ -20,7 +20,7 @@ from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.rules.destinations import Route
 from celery_poison.rules.failures import KeptFailure
 from celery_poison.states import Event
-from celery_poison.worker.heartbeat import Payload
+from celery_poison.worker.heartbeat import WorkerFacts
 from tests.docs.pages import rows, section, text, words
 
 ID, MID, WORKER, INCIDENT = "id", "mid", "w1@host/0a1b", "incident"
@@ -147,7 +147,7 @@ def test_the_fields_of_an_incident_are_told(ledger: Ledger) -> None:
 
 
 def test_the_fields_of_a_worker_are_told() -> None:
-    written = set(re.findall(r'"(\w+)":', inspect.getsource(Payload.__init__)))
-    written |= set(re.findall(r'"(\w+)":', inspect.getsource(Payload.now)))
+    written = set(re.findall(r'"(\w+)":', inspect.getsource(WorkerFacts.__init__)))
+    written |= set(re.findall(r'"(\w+)":', inspect.getsource(WorkerFacts.now)))
     written |= {"since", "forgotten_at", "troubles", "troubled_at"}  # by the script
     assert written == _documented("worker:INC")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from celery_poison.decide import Action, DeadStart, End, Facts, Failing, Run, Settlement, StartEnd
+from celery_poison.decide import Action, DeadStart, End, EndedRun, Facts, Failing, Settlement, StartEnd
 from celery_poison.model import ALONE, IN_CELL, Ended, History, Limits, Phase
 from celery_poison.states import State
 from tests.docs.pages import rows, section, text, words
@@ -143,7 +143,7 @@ def action_for(facts: Facts, limits: Limits) -> Action:
 # --- what becomes of a message whose run ended? -------------------------------------------------------
 
 _ENDED = "A run has ended (`disposition`)"
-_AND: dict[str, Callable[[Run], bool]] = {
+_AND: dict[str, Callable[[EndedRun], bool]] = {
     "": lambda r: True,
     "its worker is leaving, or it was revoked or cancelled": lambda r: r.leaving,
     "late, and its task says `rerun=False`": lambda r: r.acks_late and not r.rerun,
@@ -156,7 +156,7 @@ _AND: dict[str, Callable[[Run], bool]] = {
 
 
 @cache
-def _settlements() -> list[tuple[str, Callable[[Run], bool], Settlement, str]]:
+def _settlements() -> list[tuple[str, Callable[[EndedRun], bool], Settlement, str]]:
     table = [row for row in rows(section(_PAGE, _ENDED)) if len(row) == 5 and row[0].isdecimal()]
     assert {also for _, _, also, _, _ in table} == set(_AND)
     return [
@@ -165,7 +165,7 @@ def _settlements() -> list[tuple[str, Callable[[Run], bool], Settlement, str]]:
     ]
 
 
-def disposition_for(run: Run) -> tuple[Settlement, str, bool]:
+def disposition_for(run: EndedRun) -> tuple[Settlement, str, bool]:
     """Return what the first row says that applies: what is done, what counts, and whether it holds."""
     settlement, counts = next(
         (settlement, counts)

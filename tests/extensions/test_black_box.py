@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.causes import CURVE, Evidence
-from celery_poison.extensions.black_box.record import Growth, Row, read
+from celery_poison.extensions.black_box.record import Growth, MemoryRow, read
 from celery_poison.extensions.black_box.sampler import PAUSE, Track
 from celery_poison.extensions.black_box.shared import credited
 from celery_poison.plugin import plugin_of
@@ -179,8 +179,10 @@ def test_NEW_19_a_curve_keeps_its_shape_in_few_numbers_however_long_it_runs() ->
 MIB = 1 << 10
 
 
-def _row(name: str, grown: int, lately: int | None = None) -> Row:
-    return Row(name, name, grown + 50 * MIB, grown, grown if lately is None else lately, MIB, "f (a.py:1)")
+def _row(name: str, grown: int, lately: int | None = None) -> MemoryRow:
+    return MemoryRow(
+        name, name, grown + 50 * MIB, grown, grown if lately is None else lately, MIB, "f (a.py:1)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,13 +197,15 @@ def _row(name: str, grown: int, lately: int | None = None) -> Row:
         ([], None),
     ],
 )
-def test_NEW_19_only_a_task_is_named_that_grew_by_far_the_most(rows: list[Row], named: str | None) -> None:
+def test_NEW_19_only_a_task_is_named_that_grew_by_far_the_most(
+    rows: list[MemoryRow], named: str | None
+) -> None:
     found = Growth(rows=rows, busy=4).named
     assert (found and found.task) == named
 
 
 def test_NEW_19_where_tasks_share_a_process_and_none_stands_out_the_process_is_named() -> None:
-    process = Row("", "", 900 * MIB, 600 * MIB, 500 * MIB, 90 * MIB, "")
+    process = MemoryRow("", "", 900 * MIB, 600 * MIB, 500 * MIB, 90 * MIB, "")
     growth = Growth(rows=[_row("a", 200 * MIB)], process=process, busy=3)
     evidence = growth.told_of(Evidence(noticed="gone"), "a")
     assert evidence.grown_kb == 200 * MIB and evidence.grew_task == ""
@@ -210,7 +214,9 @@ def test_NEW_19_where_tasks_share_a_process_and_none_stands_out_the_process_is_n
 
 
 def test_NEW_19_the_sentence_is_the_one_that_people_on_call_look_for() -> None:
-    culprit = Row("t", "shop.convert", 1_677_722, 1_500_000, 450_000, 87_891, "convert (/app/shop.py:63)")
+    culprit = MemoryRow(
+        "t", "shop.convert", 1_677_722, 1_500_000, 450_000, 87_891, "convert (/app/shop.py:63)"
+    )
     growth = Growth(rows=[culprit], busy=4, used=1_950_000, limit=2_000_000)
     told = growth.told_of(Evidence(noticed="gone"), "")
     expected = "oom, likely: shop.convert grew 90 MB/s to 1.6 GiB (shop.py:63); 3 others flat."
@@ -229,7 +235,7 @@ def test_NEW_19_the_sentence_is_the_one_that_people_on_call_look_for() -> None:
     "alone", [Evidence(exit=1), Evidence(signal=11), Evidence(stack=("quits (a.py:1)",))]
 )
 def test_NEW_19_a_neighbours_memory_is_no_evidence_of_who_ended_by_itself(alone: Evidence) -> None:
-    hog = Row("t", "shop.report", 400 << 10, 360 << 10, 300 << 10, 90 << 10, "report (/app/shop.py:28)")
+    hog = MemoryRow("t", "shop.report", 400 << 10, 360 << 10, 300 << 10, 90 << 10, "report (/app/shop.py:28)")
     growth = Growth(rows=[hog], busy=2, used=450 << 10, limit=500 << 10)
     assert growth.told_of(alone, "other") == replace(alone, grown_kb=0)
     assert growth.told_of(alone, "t").grew_task == "shop.report", "its own memory is"

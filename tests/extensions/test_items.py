@@ -14,9 +14,9 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery_poison import guarded
 from celery_poison.causes import Evidence
 from celery_poison.extensions.items.loops import Loop
-from celery_poison.extensions.items.marks import AT, ITEM, LOOP, SIZE, Mark, Page, Stands, find
+from celery_poison.extensions.items.marks import AT, ITEM, LOOP, SIZE, Mark, MarkPage, Stands, find
 from celery_poison.quarantine.sentences import why
-from celery_poison.worker.child import Run
+from celery_poison.worker.child import RunningTask
 from tests import PATIENCE, sampled
 from tests.extensions.loops import SHAPES, Walks, told_of, verdict
 
@@ -92,7 +92,7 @@ def test_NEW_20_poison_redact_hides_keys_by_their_name(
 
 
 def test_NEW_20_a_key_is_short_and_printable_and_what_it_raises_hurts_no_task(tmp_path: Path) -> None:
-    page, complaints = Page(str(tmp_path)), []
+    page, complaints = MarkPage(str(tmp_path)), []
     hostile = "\x1b[2J\n'\"<b>\udc80é" + "x" * 5000
 
     def key() -> str:
@@ -120,13 +120,13 @@ def test_NEW_20_rows_that_cannot_be_had_are_asked_for_once_and_their_error_is_th
             raise SoftTimeLimitExceeded()
 
     def follow(run: Any, rows: Any, key: Any) -> Any:
-        return Loop(Page(str(tmp_path)), "token", rows, key, complaints.append)
+        return Loop(MarkPage(str(tmp_path)), "token", rows, key, complaints.append)
 
     plugin = SimpleNamespace(extensions=SimpleNamespace(following=(follow,)), complain=complaints.append)
     monkeypatch.setattr("celery_poison.worker.child.plugin_of", lambda app: plugin)
     rows, task = Query(), Celery("elsewhere", broker="memory://").Task()
     with pytest.raises(SoftTimeLimitExceeded):
-        Run.follow(object(), task, rows, None)  # type: ignore[arg-type]
+        RunningTask.follow(object(), task, rows, None)  # type: ignore[arg-type]
     assert (rows.asked, complaints) == (1, [])
 
 

@@ -20,7 +20,7 @@ from celery_poison.quarantine.evidence import sentence_of
 from celery_poison.quarantine.views import Views
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.announce import Complaints
-from celery_poison.worker.heartbeat import Payload, Shutdown
+from celery_poison.worker.heartbeat import Shutdown, WorkerFacts
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.threads import EventLoop
 from tests.sites import site
@@ -39,7 +39,7 @@ def _vitals(shutdown: Shutdown) -> dict[str, Any]:
     app = Celery(broker="redis://nowhere", set_as_current=False)
     pool = PoolFacts("solo", 1, True, None, None)
     others: Any = SimpleNamespace(has_reconnected=False, missing=0, room=1, lacks="")
-    payload = Payload(
+    payload = WorkerFacts(
         site=site(app=app, me=Incarnation("w1@host"), loop=EventLoop(), complain=Complaints()),
         pool=pool,
         shutdown=shutdown,

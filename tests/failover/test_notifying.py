@@ -14,7 +14,7 @@ import pytest
 
 from celery_poison import signals
 from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Over
-from celery_poison.extensions.deploy_guard.record import Record
+from celery_poison.extensions.deploy_guard.record import VersionRecord
 from celery_poison.extensions.notify import notifier as module
 from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.notifier import Notifier
@@ -271,7 +271,7 @@ def test_a_fleet_gate_that_closed_is_told_once_each_time(
 def test_NEW_18_a_task_that_is_paused_for_a_version_is_told_once(
     watch: Callable[..., Watch], keeper: Keeper, inbox: Inbox
 ) -> None:
-    record, runs = Record(keeper.ledger, "1.2.3"), FirstRuns(dead=("a", "b"), over=Over.DEATHS)
+    record, runs = VersionRecord(keeper.ledger, "1.2.3"), FirstRuns(dead=("a", "b"), over=Over.DEATHS)
     assert record.change(
         "shop.pay", record.look("shop.pay"), runs, cause="signal:11", note="SIGSEGV, shop.py:63"
     )

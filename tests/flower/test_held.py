@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_poison.extensions.holds.pauses import Pauses
+from celery_poison.extensions.holds.pauses import HoldPauses
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.pauses import Scope
@@ -23,7 +23,9 @@ def test_WAS_6_WAS_7_TP1_4_what_is_held_back_is_shown_and_let_go_in_the_name_of_
     ledger = plugin_of(fleet.app).open_ledger()
     quarantine.pause_queue(HOSTILE, actor="bob", note=f"the disk is full {HOSTILE}", force=True)
     quarantine.pause_task("shop.charge", actor="bob", force=True)
-    Pauses(ledger).suspend("w1@a", "slow", lasts_ms=10**7, most=9, worker="w1@a/b", reason="9 of 10 failed")
+    HoldPauses(ledger).suspend(
+        "w1@a", "slow", lasts_ms=10**7, most=9, worker="w1@a/b", reason="9 of 10 failed"
+    )
     OutboxDesk(plugin_of(fleet.app)).block("mail", actor="bob", note="maintenance")
 
     wait_until(lambda: len(flower.get("/api/poison/held").json) == 4, what="all four are known")

@@ -15,7 +15,7 @@ from celery_poison.ledger.quarantine import REMEMBER_CONVICTIONS_MS
 from celery_poison.model import Guilt, Start
 from celery_poison.quarantine.transitions import policies_of
 from celery_poison.quarantine.views import Views
-from celery_poison.rules.blocks import Kind, Rule, read_rules
+from celery_poison.rules.blocks import Rule, RuleKind, read_rules
 
 FP = "0123456789abcdef"
 
@@ -47,7 +47,7 @@ def _told(ledger: Ledger) -> list[tuple[str, ...]]:
     return [row for row in found if row[0] != "quarantined"]
 
 
-def _block(ledger: Ledger, kind: Kind, name: str, lasts_ms: int = 0) -> int:
+def _block(ledger: Ledger, kind: RuleKind, name: str, lasts_ms: int = 0) -> int:
     told = {"task": "shop.convert", "actor": "ann", "note": "why", "said": f"{kind} {name}: why"}
     return policies_of(ledger).block(kind, name, lasts_ms=lasts_ms, **told)
 
@@ -63,7 +63,12 @@ def test_NEW_3_the_nth_conviction_blocks_the_fingerprint_once_and_for_a_while(le
     assert not _rules(ledger) and _convictions(ledger) == 2
     _convict(ledger, "m3", 3)
     (rule,) = _rules(ledger)
-    assert (rule.kind, rule.name, rule.task, rule.convictions) == (Kind.FINGERPRINT, FP, "shop.convert", 3)
+    assert (rule.kind, rule.name, rule.task, rule.convictions) == (
+        RuleKind.FINGERPRINT,
+        FP,
+        "shop.convert",
+        3,
+    )
     assert rule.until is not None and round(rule.until - rule.since) == REMEMBER_CONVICTIONS_MS / 1000
     version = policies.version(ledger, ledger.keys.blocks)
     assert version > 10**12
@@ -89,16 +94,16 @@ def test_NEW_3_a_count_that_is_garbage_does_not_keep_a_message_out_of_quarantine
 
 
 def test_NEW_3_what_a_person_blocks_stays_until_unblocked_or_over(ledger: Ledger) -> None:
-    first = _block(ledger, Kind.TASK, "shop.convert")
-    second = _block(ledger, Kind.FINGERPRINT, FP, lasts_ms=60_000)
+    first = _block(ledger, RuleKind.TASK, "shop.convert")
+    second = _block(ledger, RuleKind.FINGERPRINT, FP, lasts_ms=60_000)
     assert policies.version(ledger, ledger.keys.blocks) == second > first
     task, fingerprint = sorted(_rules(ledger), key=lambda rule: rule.kind, reverse=True)
     assert (task.until, task.actor, task.note) == (None, "ann", "why")
     assert fingerprint.until == pytest.approx(fingerprint.since + 60)
-    third = policies_of(ledger).unblock(Kind.TASK, "shop.convert", actor="bob", said="task shop.convert")
+    third = policies_of(ledger).unblock(RuleKind.TASK, "shop.convert", actor="bob", said="task shop.convert")
     assert third > second and _rules(ledger) == [fingerprint]
     with pytest.raises(MessageNotFound, match=r"task shop\.convert is not blocked"):
-        policies_of(ledger).unblock(Kind.TASK, "shop.convert", actor="bob", said="again")
+        policies_of(ledger).unblock(RuleKind.TASK, "shop.convert", actor="bob", said="again")
     assert policies.version(ledger, ledger.keys.blocks) == third
     assert _told(ledger) == [
         ("blocked", "shop.convert", "ann", "task shop.convert: why"),
@@ -112,17 +117,17 @@ def test_NEW_3_what_is_over_is_no_rule_and_goes_with_the_next_change(ledger: Led
     ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
     ledger.client.hset(ledger.keys.blocks, "task:garbage", "{")
     with pytest.raises(MessageNotFound):
-        policies_of(ledger).unblock(Kind.FINGERPRINT, FP, actor="ann", said="")
+        policies_of(ledger).unblock(RuleKind.FINGERPRINT, FP, actor="ann", said="")
     ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
     _convict(ledger, "m1", 1)
     (rule,) = read_rules(*policies.read(ledger, ledger.keys.blocks)[1:])[0].values()
     assert rule.convictions == 1, "blocked anew"
-    assert policies_of(ledger).unblock(Kind.TASK, "garbage", actor="ann", said="")
+    assert policies_of(ledger).unblock(RuleKind.TASK, "garbage", actor="ann", said="")
 
 
 def test_NEW_3_unblocking_forgets_the_convictions(ledger: Ledger) -> None:
     _convict(ledger, "m1", 1)
-    policies_of(ledger).unblock(Kind.FINGERPRINT, FP, actor="ann", said="")
+    policies_of(ledger).unblock(RuleKind.FINGERPRINT, FP, actor="ann", said="")
     assert _convictions(ledger) == 0
     _convict(ledger, "m2", 2)
     assert not _rules(ledger)

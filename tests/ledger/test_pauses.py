@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
-from celery_poison.extensions.holds.pauses import Pauses
+from celery_poison.extensions.holds.pauses import HoldPauses
 from celery_poison.extensions.holds.pausing import Pausing
 from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger, policies
@@ -32,11 +32,11 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
 
 
 def _pause(ledger: Ledger, scope: Scope, name: str, note: str = "why") -> int:
-    return Pauses(ledger).pause(scope, name, actor="ann", note=note, said=f"{scope} {name}: {note}")
+    return HoldPauses(ledger).pause(scope, name, actor="ann", note=note, said=f"{scope} {name}: {note}")
 
 
 def _resume(ledger: Ledger, scope: Scope, name: str) -> int:
-    return Pauses(ledger).resume(scope, name, actor="bob", said=f"{scope} {name}")
+    return HoldPauses(ledger).resume(scope, name, actor="bob", said=f"{scope} {name}")
 
 
 def test_a_pause_and_its_end_are_one_step_each_and_journalled_with_who_and_why(ledger: Ledger) -> None:
@@ -124,7 +124,7 @@ def test_what_is_parked_of_a_paused_task_stays_until_it_is_resumed(fleet: Fleet)
 
 def _suspend(ledger: Ledger, node: str, queue: str = "a b", most: int = 2, lasts_ms: int = 60_000) -> bool:
     told = {"worker": f"{node}/b", "reason": "3 failures in a row"}
-    return Pauses(ledger).suspend(node, queue, lasts_ms=lasts_ms, most=most, **told)
+    return HoldPauses(ledger).suspend(node, queue, lasts_ms=lasts_ms, most=most, **told)
 
 
 def test_WAS_6_no_more_workers_are_suspended_from_a_queue_than_may_be(ledger: Ledger) -> None:
@@ -132,8 +132,8 @@ def test_WAS_6_no_more_workers_are_suspended_from_a_queue_than_may_be(ledger: Le
     assert not _suspend(ledger, "w3@h")
     assert _suspend(ledger, "w1@h"), "anew"
     assert _suspend(ledger, "w3@h", "another queue"), "each queue by itself"
-    assert Pauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
-    assert not Pauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
+    assert HoldPauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
+    assert not HoldPauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
     assert _suspend(ledger, "w3@h")
     assert [entry["event"] for entry in Views(ledger).journal()] == [
         *["endpoint_suspended"] * 4,

@@ -16,7 +16,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import Code
 from celery_poison.quarantine.transitions import policies_of
 from celery_poison.quarantine.views import Views
-from celery_poison.rules.blocks import Kind, read_rules
+from celery_poison.rules.blocks import RuleKind, read_rules
 
 RULES = [ProposedRule(fingerprint=f"{n:016x}", task="shop.pdf", note="why", caught=n) for n in range(3)]
 POLICY = {"max_crashes": 1, "max_payload_bytes": 100_000_000}
@@ -161,11 +161,11 @@ def test_what_a_person_said_no_to_is_remembered(ledger: Ledger) -> None:
 
 def test_a_persons_rule_and_policy_are_neither_replaced_nor_taken_back(ledger: Ledger) -> None:
     told = {"task": "shop.pdf", "actor": "eva", "note": "mine", "said": "mine"}
-    policies_of(ledger).block(Kind.FINGERPRINT, RULES[0].fingerprint, lasts_ms=0, **told)
+    policies_of(ledger).block(RuleKind.FINGERPRINT, RULES[0].fingerprint, lasts_ms=0, **told)
     _, version = _publish(ledger, policy=POLICY)
     assert Proposals(ledger).apply(version, actor="cron") == (2, 2)
     # Changed by a person after the pipeline did.
-    policies_of(ledger).block(Kind.FINGERPRINT, RULES[1].fingerprint, lasts_ms=0, **told)
+    policies_of(ledger).block(RuleKind.FINGERPRINT, RULES[1].fingerprint, lasts_ms=0, **told)
     policies_of(ledger).set("*", '{"max_crashes":3}', policies.version(ledger, ledger.keys.policy), "eva", "")
     assert Proposals(ledger).retract("ben") == (1, False)
     assert set(_in_force(ledger).values()) == {"eva"} and _every_task(ledger) == {"max_crashes": 3}

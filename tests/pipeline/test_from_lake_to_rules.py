@@ -21,7 +21,7 @@ from celery_poison.cli import pipeline_publish as publish
 from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.pipeline.replay import DEFAULTS, Outcome
+from celery_poison.pipeline.replay import DEFAULTS, PolicyCost
 from celery_poison.pipeline.window import Window
 from celery_poison.quarantine.transitions import policies_of
 from celery_poison.rules.blocks import read_rules
@@ -121,7 +121,7 @@ def test_an_option_that_is_in_force_or_that_a_person_said_no_to_is_not_proposed(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    best = Outcome({"max_crashes": 1, "max_failures": 2})
+    best = PolicyCost({"max_crashes": 1, "max_failures": 2})
     monkeypatch.setattr(commands, "replayed", lambda *_: ([], best, ["why"], DEFAULTS))
     options, lake = {**_options(redis_url), "least": 99}, cast(Any, None)
     with open_redis(redis_url) as client:

@@ -25,18 +25,18 @@ def _cells(
     rate: Callable[[str, str], float],
     seconds: Callable[[str, str], float] = lambda task, host: 50_000.0,
     seed: int = 3,
-) -> model.Cells:
+) -> model.RunGroups:
     """Runs of each task on each host, with deaths drawn at ``rate`` for a second."""
     pairs = [pair for pair in product(TASKS, HOSTS) if seconds(*pair)]
     time = np.array([seconds(*pair) for pair in pairs])
     deaths = np.random.default_rng(seed).poisson(time * [rate(*pair) for pair in pairs]).astype(float)
     task = np.array([TASKS.index(name) for name, _ in pairs])
-    return model.Cells(
+    return model.RunGroups(
         deaths, time, time / 10, task, {"host": np.array([HOSTS.index(host) for _, host in pairs])}
     )
 
 
-def _suspicious(cells: model.Cells) -> set[tuple[str, str]]:
+def _suspicious(cells: model.RunGroups) -> set[tuple[str, str]]:
     names = {"task": TASKS, "host": HOSTS}
     return {
         (told.dimension, names[told.dimension][told.code]) for told in model.judge(cells) if told.explains
@@ -80,7 +80,7 @@ def _releases(rate: Callable[[Any], Any], seed: int, *, days: int = 30, of: int 
     day, task = (each.ravel().astype(float) for each in np.meshgrid(np.arange(days), np.arange(8)))
     deaths = np.random.default_rng(seed).poisson(rate(day)).astype(float)
     time, release = np.full(len(day), 1000.0), day.astype(int) // of
-    cells = model.Cells(
+    cells = model.RunGroups(
         deaths, time, time, task.astype(int), {"release": release}, siblings=("release",), days=day
     )
     return {told.code for told in model.judge(cells) if told.dimension == "release" and told.explains}
@@ -101,7 +101,7 @@ def test_NEW_22_two_days_have_no_trend() -> None:
 
 def test_deaths_without_run_time_and_run_time_without_deaths_give_finite_figures() -> None:
     """Separation: a host where everything died at once, beside hosts where nothing ever did."""
-    cells = model.Cells(
+    cells = model.RunGroups(
         deaths=np.array([7.0, 0.0, 0.0, 1.0]),
         seconds=np.array([0.0, 1e6, 1e6, 1e3]),
         starts=np.array([7.0, 1e5, 1e5, 1e2]),
@@ -112,7 +112,9 @@ def test_deaths_without_run_time_and_run_time_without_deaths_give_finite_figures
     assert told["host", 0].explains and told["host", 0].p < 1e-6
     for each in told.values():
         assert np.isfinite([each.deaths, each.expected, each.p, each.q, each.low]).all()
-    nothing = model.Cells(np.zeros(2), np.ones(2), np.ones(2), np.array([0, 1]), {"host": np.array([0, 1])})
+    nothing = model.RunGroups(
+        np.zeros(2), np.ones(2), np.ones(2), np.array([0, 1]), {"host": np.array([0, 1])}
+    )
     assert model.judge(nothing) == []
 
 
@@ -125,7 +127,7 @@ def test_a_single_death_accuses_nobody_however_unlikely_it_was() -> None:
 def test_what_a_part_of_a_task_explains_is_not_held_against_the_rest_of_it() -> None:
     """One fingerprint of `pdf` is deadly: beside it the task is as the others, which is said."""
     calm = _cells(lambda task, host: 2e-5)
-    cells = model.Cells(
+    cells = model.RunGroups(
         np.append(calm.deaths, 30.0),
         np.append(calm.seconds, 60.0),
         np.append(calm.starts, 30.0),

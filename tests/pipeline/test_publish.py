@@ -26,7 +26,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline.backtest import GRID
 from celery_poison.pipeline.publish import SOONEST, policy_of, proposals, refusals
-from celery_poison.pipeline.replay import Outcome
+from celery_poison.pipeline.replay import PolicyCost
 
 
 def _row(number: int, **more: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def _row(number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_nothing_is_blocked_that_ever_ended_alive_or_kept_an_innocent_from_running() -> None:
-    wrong = Outcome({}, wrong_blocks={f"{4:016x}"})
+    wrong = PolicyCost({}, wrong_blocks={f"{4:016x}"})
     rows = [
         _row(0),
         _row(1, alive=1),
@@ -52,7 +52,7 @@ def test_nothing_is_blocked_that_ever_ended_alive_or_kept_an_innocent_from_runni
         _row(5, fingerprint="no fingerprint'"),
         _row(6, deaths=99),
     ]
-    assert [rule.fingerprint for rule in proposals(rows, [wrong, Outcome({})])] == [
+    assert [rule.fingerprint for rule in proposals(rows, [wrong, PolicyCost({})])] == [
         f"{6:016x}",
         f"{0:016x}",
     ]
@@ -132,8 +132,8 @@ def test_what_is_missing_is_accepted_with_a_reason_only(redis_url: str) -> None:
 
 
 def test_a_rule_tells_what_it_would_have_caught_and_that_no_innocent_was_among_them() -> None:
-    caught = Outcome(SOONEST, caught=Counter({f"{0:016x}": 5}))
-    later = Outcome({"block_fingerprint_after": 3}, caught=Counter({f"{0:016x}": 1}))
+    caught = PolicyCost(SOONEST, caught=Counter({f"{0:016x}": 5}))
+    later = PolicyCost({"block_fingerprint_after": 3}, caught=Counter({f"{0:016x}": 1}))
     (rule,) = proposals([_row(0)], [later, caught])
     assert (rule.deaths, rule.messages, rule.caught, rule.innocents) == (6, 3, 5, 0)
     assert SOONEST in GRID
@@ -141,8 +141,8 @@ def test_a_rule_tells_what_it_would_have_caught_and_that_no_innocent_was_among_t
 
 def test_only_options_that_can_be_changed_at_run_time_are_proposed() -> None:
     policy = {"max_crashes": 1, "trial": False, "block_fingerprint_after": 3}
-    assert policy_of(Outcome(policy)) == {"max_crashes": 1, "block_fingerprint_after": 3}
-    assert policy_of(Outcome(policy, wrong_blocks={"f"})) == {"max_crashes": 1}
+    assert policy_of(PolicyCost(policy)) == {"max_crashes": 1, "block_fingerprint_after": 3}
+    assert policy_of(PolicyCost(policy, wrong_blocks={"f"})) == {"max_crashes": 1}
 
 
 def test_sheets_that_would_do_the_same_have_one_effect() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("scipy")
 import numpy as np
 
 from celery_poison.pipeline.backtest import AS_IT_WAS, GRID, gained, past, recommend, say
-from celery_poison.pipeline.replay import InForce, Outcome, Policy, Step, replay, timeline
+from celery_poison.pipeline.replay import InForce, Policy, PolicyCost, Step, replay, timeline
 from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from tests.pipeline import tallied
 from tests.pipeline.entries import START, cleared, died, ran
@@ -90,7 +90,7 @@ def test_failures_are_judged_as_workers_judge_them() -> None:
     assert [told.waiting for told in replay(back, [{"max_failures": 3}, {"max_failures": 5}])] == [1, 0]
 
 
-def _recommended(steps: list[Step], *grid: Policy, days: range = range(0)) -> tuple[Outcome, list[str]]:
+def _recommended(steps: list[Step], *grid: Policy, days: range = range(0)) -> tuple[PolicyCost, list[str]]:
     on = [DAY + timedelta(day) for day in days]
     return recommend(replay(steps, grid), on)
 

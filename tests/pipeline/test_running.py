@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from celery_poison.cli import pipeline as commands
 from celery_poison.cli.pipeline_checks import said_plainly
-from celery_poison.cli.session import Refused
+from celery_poison.cli.session import CommandRefused
 from celery_poison.cli.standalone import main
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.pipeline import session
@@ -143,7 +143,7 @@ def test_a_refused_ingest_leaves_no_empty_directory(more: list[str], tmp_path: P
 def test_a_full_disk_is_told_in_one_sentence() -> None:
     full = OSError(28, "No space left on device", "/data/lake/journal")
     with (
-        pytest.raises(Refused, match="No space left on device at /data/lake/journal; make room"),
+        pytest.raises(CommandRefused, match="No space left on device at /data/lake/journal; make room"),
         said_plainly(),
     ):
         raise full
@@ -161,7 +161,7 @@ def test_a_full_disk_is_told_in_one_sentence() -> None:
 )
 def test_a_full_disk_of_another_library_is_one_sentence_too(text: str) -> None:
     sentence = r"^No space left on device, of the lake, .*\(SPARK_LOCAL_DIRS, else /tmp\); make room"
-    with pytest.raises(Refused, match=sentence), said_plainly():
+    with pytest.raises(CommandRefused, match=sentence), said_plainly():
         raise RuntimeError(text)
     with pytest.raises(RuntimeError, match="of another kind"), said_plainly():
         raise RuntimeError("of another kind")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from celery import Celery
 
-from celery_poison.extensions.outbox.database import Row, open_rows
+from celery_poison.extensions.outbox.database import CommittedRow, open_rows
 from celery_poison.outbox import outbox_table, publishing_in
 from tests.django_once import configured
 
@@ -102,7 +102,7 @@ def close_connections() -> None:
         each.close()
 
 
-def rows(orders: Orders) -> list[Row]:
+def rows(orders: Orders) -> list[CommittedRow]:
     """The committed rows of the outbox."""
     table = open_rows(orders.setting)
     try:

@@ -13,7 +13,7 @@ from celery_poison.broker.capture import Outgoing, captured
 from celery_poison.extensions.error_transactions.transactions import for_failed_send
 from celery_poison.extensions.outbox.packing import lane_of, pack
 from celery_poison.quarantine.transitions import policies_of
-from celery_poison.rules.blocks import Kind
+from celery_poison.rules.blocks import RuleKind
 from tests import sampled
 from tests.producer.kit import Shop
 
@@ -27,7 +27,7 @@ def shop(shop: Shop) -> Shop:
     shop.app.conf.task_routes = {"shop.alarm": "alarms"}
     shop.hear(partial(for_failed_send, shop.app))
     policies_of(shop.ledger).block(
-        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     return shop
 
@@ -74,7 +74,7 @@ def test_TP1_3_an_error_transaction_that_cannot_be_sent_starts_none(new_shop: Ca
     shop = new_shop(poison_on_send_failed="shop.pack")
     shop.hear(partial(for_failed_send, shop.app))
     policies_of(shop.ledger).block(
-        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     shop.task("pack").delay(7)
     shop.relay()
@@ -87,7 +87,7 @@ def test_TP1_3_without_on_send_failed_nothing_is_started(new_shop: Callable[...,
     shop = new_shop()
     shop.hear(partial(for_failed_send, shop.app))
     policies_of(shop.ledger).block(
-        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     shop.task("pack").delay(7)
     shop.relay()

@@ -14,7 +14,7 @@ from celery_poison import Quarantine, signals
 from celery_poison.broker.capture import Outgoing, captured, exempt
 from celery_poison.errors import QueueFull
 from celery_poison.extensions.limits import limits
-from celery_poison.extensions.limits.limits import Limits, limits_of
+from celery_poison.extensions.limits.limits import LimitsExtension, limits_of
 from celery_poison.extensions.outbox.packing import lane_of, pack
 from celery_poison.quarantine.survey import overview
 from celery_poison.testing import wait_until
@@ -286,7 +286,7 @@ def test_MSG_7_at_80_percent_of_a_limit_somebody_is_warned_once(
     shop.charge(*range(7))
     assert not heard
     shop.charge(7, 8)
-    other = Limits(shop.plugin)  # another process
+    other = LimitsExtension(shop.plugin)  # another process
     with shop.app.connection_for_write() as connection:
         other.take(connection, {"celery": 1})
     signals.queue_filling.disconnect(hear)

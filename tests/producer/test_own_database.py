@@ -20,7 +20,7 @@ from celery.exceptions import Retry
 from celery_poison.basics.parts import Panel
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.extensions.outbox import database
-from celery_poison.extensions.outbox.database import Waiting, open_rows
+from celery_poison.extensions.outbox.database import DatabaseBacklog, open_rows
 from celery_poison.flower.acts import held_back
 from celery_poison.metrics.families import FAMILIES
 from celery_poison.outbox import outbox_table, publishing_in
@@ -210,7 +210,7 @@ def test_the_rows_that_wait_are_in_the_metrics_and_in_flower_when_they_should_ha
     assert read["outbox_database_messages"](None, seen) == 2
     assert read["outbox_database_oldest_seconds"](None, late) > 59
     assert not held_back(seen) and [each.waiting for each in held_back(late)] == [2]
-    away = replace(late, panels=[Panel("outbox_database", Waiting(None, "no way there"))])
+    away = replace(late, panels=[Panel("outbox_database", DatabaseBacklog(None, "no way there"))])
     assert not held_back(away) and read["outbox_database_messages"](None, away) is None
 
 

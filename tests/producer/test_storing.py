@@ -12,7 +12,7 @@ import pytest
 from celery import chain, group
 
 from celery_poison import errors
-from celery_poison.extensions.outbox.lanes import Copy, Failure
+from celery_poison.extensions.outbox.lanes import Copy, SendingFailure
 from celery_poison.extensions.outbox.packing import unpack
 from celery_poison.headers import MARK, MID, OUTBOX, PARK, SENT
 from celery_poison.quarantine.views import Views
@@ -89,7 +89,7 @@ def test_TP1_1_only_one_relay_has_a_lane_at_a_time_and_a_later_one_fences_it(sho
     assert first and second.fence > first.fence
     assert shop.outbox.take(60_000, 1, trouble=False, notes=False)[0] is None
     assert not shop.outbox.sent(first, [Copy(first.messages[0].seq, "", "celery", "x")])
-    assert shop.outbox.failed(first, Failure(verdict="failed", wait_ms=0, seq=1)) is None
+    assert shop.outbox.failed(first, SendingFailure(verdict="failed", wait_ms=0, seq=1)) is None
     assert shop.waiting() == [1, 2] and shop.queued() == []
 
 

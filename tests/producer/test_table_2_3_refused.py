@@ -14,7 +14,7 @@ from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.extensions.outbox.lanes import Lane
 from celery_poison.extensions.outbox.send_failures import Cause
 from celery_poison.quarantine.transitions import policies_of
-from celery_poison.rules.blocks import Kind
+from celery_poison.rules.blocks import RuleKind
 from celery_poison.testing import RedisServer
 from tests import sampled
 from tests.producer.kit import Shop, declare_otherwise, tied
@@ -83,7 +83,7 @@ def test_TP1_6_row_7_messages_of_a_blocked_task_wait_by_themselves_and_the_other
 ) -> None:
     shop.plugin.override({"poison_outbox_auto_block": blocks})
     policies_of(shop.ledger).block(
-        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     for order in (1, 2):
         shop.task("pack").delay(order)
@@ -98,7 +98,7 @@ def test_TP1_6_row_7_messages_of_a_blocked_task_wait_by_themselves_and_the_other
     shop.task("pack").delay(3)
     shop.relay()
     assert shop.queued() == [], "during the wait nothing of it is sent"
-    policies_of(shop.ledger).unblock(Kind.TASK, "shop.pack", actor="a", said="")
+    policies_of(shop.ledger).unblock(RuleKind.TASK, "shop.pack", actor="a", said="")
     if blocks:
         OutboxDesk(shop.plugin).unblock("celery", "shop.pack", actor="a")
     shop.relay()
@@ -175,7 +175,7 @@ def test_TP1_7_row_10_what_cannot_be_read_blocks_no_other_task(shop: Shop) -> No
 @MORE_BROKERS
 def test_TP1_5_of_tied_messages_the_others_go_on_and_the_failed_one_is_kept(shop: Shop) -> None:
     policies_of(shop.ledger).block(
-        Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     with tied(shop):
         shop.charge(1)
@@ -185,7 +185,7 @@ def test_TP1_5_of_tied_messages_the_others_go_on_and_the_failed_one_is_kept(shop
     assert shop.queued() == [1, 3]
     assert shop.failed() == [2]
     assert [each.cause for each in shop.reports] == [Cause.TASK_BLOCKED]
-    policies_of(shop.ledger).unblock(Kind.TASK, "shop.pack", actor="a", said="")
+    policies_of(shop.ledger).unblock(RuleKind.TASK, "shop.pack", actor="a", said="")
     OutboxDesk(shop.plugin).retry(shop.reports[0].outbox_seq, actor="ann")
     shop.relay()
     assert (shop.queued(), shop.failed()) == ([2], [])

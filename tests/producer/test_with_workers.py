@@ -13,7 +13,7 @@ from celery_poison.broker.kinds import depth
 from celery_poison.extensions.outbox import relay
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.plugin import plugin_of
-from celery_poison.rules.blocks import Kind
+from celery_poison.rules.blocks import RuleKind
 from celery_poison.testing.servers import wait_until
 from tests import PATIENCE, sampled
 from tests.harness.servers import RabbitServer
@@ -175,7 +175,7 @@ def test_TP1_6_what_waits_behind_a_blocked_task_runs_once_when_that_is_lifted(
         for n in range(12):
             crew.send("healthy", n, 0.0)
         crew.await_that(lambda: any(each.cause for each in _desk(crew).lanes()), "the relay has not tried")
-        crew.quarantine.unblock(Kind.TASK, "fleet.healthy")
+        crew.quarantine.unblock(RuleKind.TASK, "fleet.healthy")
         crew.await_that(lambda: crew.done() + len(crew.quarantine.list()) == 13, "some are not done")
     assert not crew.quarantine.list(), "diverted by a rule that was taken back"
     assert crew.marks.count("healthy", "start") == dict.fromkeys([100, *range(12)], 1)

@@ -17,7 +17,7 @@ from celery_poison.extensions.error_transactions import transactions
 from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
-from celery_poison.rules.reports import ROOT, Kind, Report, ReportedMessage
+from celery_poison.rules.reports import ROOT, Report, ReportedMessage, ReportKind
 
 START = Start.of("boot.1", "node/boot", "id1", "shop.charge", queue="q")
 MESSAGE = ReportedMessage(id="id1", mid="m1", task="shop.charge", queue="q", args=[7], kwargs={})
@@ -29,7 +29,7 @@ class Desk:
     def __init__(self, url: str, **settings: Any) -> None:
         self.app = Celery("shop", set_as_current=False, broker=url)
         self.app.conf.task_routes = {"shop.alarm": "alarms"}
-        names = {f"poison_{kind.value}": "shop.alarm" for kind in Kind}
+        names = {f"poison_{kind.value}": "shop.alarm" for kind in ReportKind}
         self.ledger: Ledger = install(self.app, **{**names, **settings}).open_ledger()
         self.errors = ErrorTransactions(self.app, self.ledger)
         self._redis = Redis.from_url(url)
@@ -53,7 +53,7 @@ def desk(new_redis_url: Callable[[], str]) -> Iterator[Desk]:
     desk.app.close()
 
 
-def _report(kind: Kind = Kind.QUARANTINE, message: ReportedMessage = MESSAGE) -> Report:
+def _report(kind: ReportKind = ReportKind.QUARANTINE, message: ReportedMessage = MESSAGE) -> Report:
     return Report.about(kind, message, "oom", "too large", token="boot.1")
 
 
@@ -127,7 +127,9 @@ def test_TP1_3_of_a_dead_workers_start_is_told_what_its_process_wrote_down_and_o
     key = desk.ledger.keys.attempt("boot.1")
     unsent = ReportedMessage(task="shop.mail", queue="mails")
     for each in (MESSAGE, unsent):
-        desk.ledger.client.rpush(key, json.dumps(Report.about(Kind.ROLLBACK, each, "").as_dict()["input"]))
+        desk.ledger.client.rpush(
+            key, json.dumps(Report.about(ReportKind.ROLLBACK, each, "").as_dict()["input"])
+        )
     for _ in range(2):
         desk.errors.rolled_back("m1", START, "worker_lost", "its worker died")
     (sent,) = desk.sent()

@@ -14,7 +14,7 @@ from celery_poison.quarantine.queues import GRACE, QUIET_FOR, Deaf, is_quiet, mi
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Complaints
-from celery_poison.worker.heartbeat import Payload, Shutdown
+from celery_poison.worker.heartbeat import Shutdown, WorkerFacts
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.threads import EventLoop
 from tests.sites import site
@@ -100,7 +100,7 @@ class Reception:
         pool = PoolFacts("solo", slots, True, None, None)
         app, self.complaints = Celery(broker="redis://nowhere", set_as_current=False), Complaints()
         others: Any = SimpleNamespace(has_reconnected=False, missing=0, room=1, lacks="")
-        self._payload = Payload(
+        self._payload = WorkerFacts(
             site=site(
                 app=app, settings=Settings(), me=Incarnation("w1@h"), loop=loop, complain=self.complaints
             ),

@@ -11,9 +11,9 @@ from celery_poison.decide import (
     Action,
     DeadStart,
     End,
+    EndedRun,
     EndOfStart,
     Facts,
-    Run,
     Settlement,
     StartEnd,
     convict,
@@ -279,7 +279,7 @@ def test_every_decision_that_keeps_a_message_from_running_gives_a_reason() -> No
 
 
 RUNS = [
-    Run(end, causes.NOT_REACHED if end is End.NOT_REACHED else "signal:9", *flags)
+    EndedRun(end, causes.NOT_REACHED if end is End.NOT_REACHED else "signal:9", *flags)
     for end, *flags in itertools.product(End, *[(False, True)] * 7)
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from celery_poison.basics.numbers import milliseconds, whole
 from celery_poison.causes import Evidence
-from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Outcome, Over, ended
+from celery_poison.extensions.deploy_guard.first_runs import FirstRunOutcome, FirstRuns, Over, ended
 from celery_poison.extensions.holds.pausing import _fits
 from celery_poison.extensions.notify.notifier import Wording
 from celery_poison.extensions.once.keys import digest_of
@@ -92,11 +92,11 @@ def test_NEW_3_a_limit_that_the_message_brought_itself_convicts_no_fingerprint(
 
 
 def test_NEW_18_the_same_poison_sent_twice_does_not_pause_a_task() -> None:
-    once = ended(FirstRuns(began=1, token="a", mid="m"), "a", Outcome.DIED, 3, "f1")
-    twice = ended(once, "b", Outcome.DIED, 3, "f1")
+    once = ended(FirstRuns(began=1, token="a", mid="m"), "a", FirstRunOutcome.DIED, 3, "f1")
+    twice = ended(once, "b", FirstRunOutcome.DIED, 3, "f1")
     assert twice.over is Over.NOT and FirstRuns.decode(twice.encode()) == twice
-    assert ended(twice, "a", Outcome.DIED, 3, "f9") is twice, "told again"
-    assert ended(twice, "c", Outcome.DIED, 3, "f2").over is Over.DEATHS
+    assert ended(twice, "a", FirstRunOutcome.DIED, 3, "f9") is twice, "told again"
+    assert ended(twice, "c", FirstRunOutcome.DIED, 3, "f2").over is Over.DEATHS
 
 
 @pytest.mark.parametrize(("kwargs", "fits"), [({"n": 1}, True), ({"m": 1}, False)])

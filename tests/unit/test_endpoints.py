@@ -24,7 +24,7 @@ class Stub:
         self.asked: list[int] = []
         workers = [SimpleNamespace(alive=True, all_queues=["q"]) for _ in range(4)]
         monkeypatch.setattr(module, "Queries", lambda ledger: SimpleNamespace(workers=lambda ms: workers))
-        monkeypatch.setattr(module, "Pauses", lambda ledger: ledger)
+        monkeypatch.setattr(module, "HoldPauses", lambda ledger: ledger)
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         ledger: Any = SimpleNamespace(
             suspend=lambda node, queue, *, most, **told: (self.asked.append(most), answer())[1],

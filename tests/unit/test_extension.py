@@ -90,7 +90,7 @@ def test_TP1_9_without_the_outbox_a_task_that_ties_what_it_publishes_hears_so() 
     host = _host()
     host.extensions = Extensions([Idle(host)])
     task, nothing = SimpleNamespace(app=host.app), SimpleNamespace()
-    run: Any = child.Run(cast(Any, nothing), cast(Any, nothing), b"")
+    run: Any = child.RunningTask(cast(Any, nothing), cast(Any, nothing), b"")
     with pytest.raises(ConfigurationError, match="extension outbox"):
         run.tying(task)
     with pytest.raises(ConfigurationError, match="extension outbox"), publishing_in(object(), host.app):

@@ -22,9 +22,9 @@ from celery_poison.rules.failures import (
     ATTEMPTS,
     HEADER,
     MESSAGE,
-    Attempt,
     Failure,
     KeptFailure,
+    PastAttempt,
     carried_after,
     carried_by_release,
     earlier_of,
@@ -148,7 +148,7 @@ def test_what_is_kept_is_read_as_it_was_written() -> None:
     failure = _failure(2)._replace(traceback="Traceback…")
     kept = KeptFailure.of(failure, carried_after(None, _failure(1)))
     assert KeptFailure.decode(kept.encode().encode()) == kept
-    assert kept.earlier == (Attempt("ValueError", "try 1", "work (shop.py:7)"),)
+    assert kept.earlier == (PastAttempt("ValueError", "try 1", "work (shop.py:7)"),)
 
 
 def test_EMS_7_the_next_attempt_reads_what_came_last() -> None:

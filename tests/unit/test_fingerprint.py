@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kombu.message import Message
 
 from celery_poison.quarantine.arguments import Arguments, fingerprint_of, same_calls
-from celery_poison.rules.blocks import Kind, Rule, read_rules
+from celery_poison.rules.blocks import Rule, RuleKind, read_rules
 from celery_poison.worker.blocklist import Fingerprints
 from tests import PATIENCE
 
@@ -139,7 +139,7 @@ def test_NEW_3_garbage_on_the_list_is_told_and_blocks_nothing(raw: dict[str, Any
     good = {"task:shop.convert": '{"actor": "ann", "until_ms": 9000, "tomorrows": 1}'}
     rules, complaints = read_rules({**raw, **good}, now=8.5)
     assert rules["task:shop.convert"] == Rule(
-        kind=Kind.TASK, name="shop.convert", task="shop.convert", actor="ann", until=9.0
+        kind=RuleKind.TASK, name="shop.convert", task="shop.convert", actor="ann", until=9.0
     )
     assert len(complaints) + len(rules) <= len(raw) + 1
     assert not read_rules(good, now=9.0)[0]

@@ -14,8 +14,8 @@ from celery_poison.extensions.deploy_guard import why_off
 from celery_poison.extensions.deploy_guard.first_runs import (
     DEATHS,
     GRACE,
+    FirstRunOutcome,
     FirstRuns,
-    Outcome,
     Over,
     begun,
     ended,
@@ -45,16 +45,18 @@ def test_NEW_18_whose_turn_it_is(
         assert told is (Turn.ALONE if is_free and has_room and not is_suspect else Turn.PARK)
 
 
-@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize("outcome", FirstRunOutcome)
 @pytest.mark.parametrize("over", Over)
-def test_NEW_18_what_is_over_stays_so(over: Over, outcome: Outcome) -> None:
+def test_NEW_18_what_is_over_stays_so(over: Over, outcome: FirstRunOutcome) -> None:
     runs = FirstRuns(token="held", over=over)
     assert (ended(runs, "held", outcome, 3) == runs) is (over is not Over.NOT)
 
 
 def test_NEW_18_runs_that_end_alive_count_in_a_row_and_a_death_begins_anew() -> None:
     runs = FirstRuns()
-    for number, outcome in enumerate([Outcome.ALIVE, Outcome.ALIVE, Outcome.DIED, *3 * [Outcome.ALIVE]]):
+    for number, outcome in enumerate(
+        [FirstRunOutcome.ALIVE, FirstRunOutcome.ALIVE, FirstRunOutcome.DIED, *3 * [FirstRunOutcome.ALIVE]]
+    ):
         assert runs.over is Over.NOT
         runs = ended(begun(runs, "m", str(number), NOW), str(number), outcome, 3)
         assert not runs.token
@@ -64,22 +66,26 @@ def test_NEW_18_runs_that_end_alive_count_in_a_row_and_a_death_begins_anew() -> 
 def test_NEW_18_every_third_run_that_dies_never_ends_well() -> None:
     runs = FirstRuns()
     for number in range(1, 7):
-        outcome = Outcome.ALIVE if number % 3 else Outcome.DIED
+        outcome = FirstRunOutcome.ALIVE if number % 3 else FirstRunOutcome.DIED
         runs = ended(begun(runs, "m", str(number), NOW), str(number), outcome, 3)
     assert runs.over is Over.DEATHS
 
 
 def test_NEW_18_a_death_counts_once_also_after_another_run_has_the_turn() -> None:
     runs = begun(RUNNING, "n", "next", NOW + 2 * GRACE)
-    once = ended(runs, "held", Outcome.DIED, 3)
-    assert once.token == "next" and ended(once, "held", Outcome.DIED, 3) is once
-    assert ended(runs, "held", Outcome.ALIVE, 3) is runs is ended(runs, "held", Outcome.UNKNOWN, 3)
-    assert ended(once, "next", Outcome.DIED, 3).over is Over.DEATHS
+    once = ended(runs, "held", FirstRunOutcome.DIED, 3)
+    assert once.token == "next" and ended(once, "held", FirstRunOutcome.DIED, 3) is once
+    assert (
+        ended(runs, "held", FirstRunOutcome.ALIVE, 3)
+        is runs
+        is ended(runs, "held", FirstRunOutcome.UNKNOWN, 3)
+    )
+    assert ended(once, "next", FirstRunOutcome.DIED, 3).over is Over.DEATHS
 
 
-@given(st.lists(st.tuples(st.sampled_from(Outcome), st.integers(0, 3))), st.integers(1, 5))
+@given(st.lists(st.tuples(st.sampled_from(FirstRunOutcome), st.integers(0, 3))), st.integers(1, 5))
 def test_NEW_18_no_order_of_ends_pauses_for_fewer_deaths_or_ends_well_for_fewer_runs(
-    ends: list[tuple[Outcome, int]], needed: int
+    ends: list[tuple[FirstRunOutcome, int]], needed: int
 ) -> None:
     runs, alive, dead = FirstRuns(), 0, set()
     for number, (outcome, late) in enumerate(ends):
@@ -88,10 +94,10 @@ def test_NEW_18_no_order_of_ends_pauses_for_fewer_deaths_or_ends_well_for_fewer_
         token = str(number)
         runs = begun(runs, "m", token, NOW)
         of = str(max(0, number - late))
-        if outcome is Outcome.DIED and of not in dead:
+        if outcome is FirstRunOutcome.DIED and of not in dead:
             dead.add(of)
             alive = 0
-        elif outcome is Outcome.ALIVE and of == token:
+        elif outcome is FirstRunOutcome.ALIVE and of == token:
             alive += 1
         runs = ended(runs, of, outcome, needed)
         assert (runs.alive, len(runs.dead)) == (alive, len(dead))

@@ -11,10 +11,10 @@ import fakeredis
 import pytest
 
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.ledger.scripts import Part
+from celery_poison.ledger.scripts import LedgerPart
 
 LEDGER = Ledger(fakeredis.FakeRedis(), Keys())
-PARTS = {name: part for name, part in vars(LEDGER).items() if isinstance(part, Part)}
+PARTS = {name: part for name, part in vars(LEDGER).items() if isinstance(part, LedgerPart)}
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -36,7 +36,7 @@ def test_every_method_that_a_part_calls_of_itself_is_its_own(name: str) -> None:
         for node in ast.walk(_code_of(kind))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     }
-    assert sorted(used - {*vars(kind), *vars(Part), "_scripts"}) == []
+    assert sorted(used - {*vars(kind), *vars(LedgerPart), "_scripts"}) == []
 
 
 def test_the_ledger_is_its_parts_and_has_no_transition_of_its_own() -> None:
@@ -44,7 +44,7 @@ def test_the_ledger_is_its_parts_and_has_no_transition_of_its_own() -> None:
     assert own == {"__init__", "disconnect"}
     rooms = [sys.modules[module] for module in {type(part).__module__ for part in PARTS.values()}]
     kinds = {kind for room in rooms for _, kind in inspect.getmembers(room, inspect.isclass)}
-    every = {kind for kind in kinds if issubclass(kind, Part) and kind is not Part}
+    every = {kind for kind in kinds if issubclass(kind, LedgerPart) and kind is not LedgerPart}
     assert every == {type(part) for part in PARTS.values()}
 
 

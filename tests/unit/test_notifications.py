@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.causes import Evidence
-from celery_poison.extensions.notify.notifier import GROWTH, Delivery, Notification, Wording, due
+from celery_poison.extensions.notify.notifier import GROWTH, Notification, ReceiverState, Wording, due
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.search import Group
 from celery_poison.quarantine.views import GateRecord
@@ -139,7 +139,7 @@ def test_whatever_a_receiver_raises_it_is_left_alone_for_a_while_and_no_secret_i
     def fails(payload: object) -> None:
         raise RuntimeError("s3cret")
 
-    delivery = Delivery("pager", "k", fails, 5)
+    delivery = ReceiverState("pager", "k", fails, 5)
     assert delivery.left() == 5
     assert not delivery.tell(Wording("shop", "poison").test())
     assert delivery.left() == 0

@@ -15,7 +15,7 @@ from celery_poison import guarded
 from celery_poison.errors import ConfigurationError
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.policy import OVERRIDABLE, Overrides, Policy, check_options, own_options
-from celery_poison.rules.reports import Kind
+from celery_poison.rules.reports import ReportKind
 from celery_poison.settings import Settings
 
 ordinary = st.integers(1, 10**12)
@@ -182,7 +182,7 @@ def test_what_can_be_overridden_is_every_option_that_a_pool_process_need_not_hea
         | failures
         | effects
         | destinations
-        | {kind.value for kind in Kind}
+        | {kind.value for kind in ReportKind}
     )
     assert set(Policy.option_names()) - set(OVERRIDABLE) == by_code
     assert own_options(_app(max_crashes=3).tasks["shop.convert"]) == {"max_crashes": 3}

@@ -13,7 +13,7 @@ from celery import Celery, chain
 from celery_poison import guarded, install
 from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.error_transactions.transactions import signature_for
-from celery_poison.rules.reports import MAX_BODY, Kind, Report, ReportedMessage
+from celery_poison.rules.reports import MAX_BODY, Report, ReportedMessage, ReportKind
 from tests.docs.pages import rows, section, text, words
 
 JSON = "application/json"
@@ -54,12 +54,12 @@ def test_TP1_3_a_report_is_plain_json_with_every_field_of_table_2_4() -> None:
 
 def test_TP1_3_a_rollback_names_the_destination_of_its_first_unsent_message() -> None:
     other = ReportedMessage(task="shop.mail", queue="mails")
-    bare = Report.about(Kind.ROLLBACK, _message(), "failure", token="t")
+    bare = Report.about(ReportKind.ROLLBACK, _message(), "failure", token="t")
     assert (bare.queue, bare.task) == ("", "") and bare.input is not None and bare.input.queue == "q"
-    sending = Report.about(Kind.ROLLBACK, _message(), "failure", unsent=[other, _message()])
+    sending = Report.about(ReportKind.ROLLBACK, _message(), "failure", unsent=[other, _message()])
     assert (sending.queue, sending.task) == ("mails", "shop.mail") and sending.unsent[0] is other
-    assert Report.about(Kind.QUARANTINE, _message(), "oom").queue == "q"
-    assert bare.id == Report.about(Kind.ROLLBACK, _message(), "other", token="t").id != sending.id
+    assert Report.about(ReportKind.QUARANTINE, _message(), "oom").queue == "q"
+    assert bare.id == Report.about(ReportKind.ROLLBACK, _message(), "other", token="t").id != sending.id
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,15 @@ def test_TP1_3_the_tasks_own_goes_before_the_queues_and_that_before_the_apps() -
     app = _app(poison_on_quarantine=by_queue, poison_on_rollback="shop.alarm")
     find = lambda kind, task, queue: signature_for(app, kind, task, queue)  # noqa: E731
     own, invoice, other = (
-        find(Kind.QUARANTINE, *where)
+        find(ReportKind.QUARANTINE, *where)
         for where in (("shop.charge", "invoices"), ("shop.other", "invoices"), ("?", "q"))
     )
     assert own is not None and own.args == ("own",)
     assert invoice is not None and (invoice.task, invoice.args) == ("shop.alarm", ())
     assert other is not None and (other.task, list(other.args)) == ("shop.note", ["any"])
-    rollback = find(Kind.ROLLBACK, "shop.charge", "q")
+    rollback = find(ReportKind.ROLLBACK, "shop.charge", "q")
     assert rollback is not None and rollback.task == "shop.alarm"
-    assert find(Kind.DISCARD, "shop.charge", "q") is None
+    assert find(ReportKind.DISCARD, "shop.charge", "q") is None
 
 
 def test_TP1_3_any_signature_is_taken_and_nothing_else() -> None:

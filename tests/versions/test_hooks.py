@@ -18,7 +18,7 @@ from celery_poison import PoisonTask, guard, guarded
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError
 from celery_poison.upstream import hooks
-from celery_poison.upstream.hooks import HOOKS, Misfit, Part
+from celery_poison.upstream.hooks import HOOKS, Area, Misfit
 from celery_poison.worker import bootsteps
 
 PACKAGE = Path(celery_poison.__file__).parent
@@ -44,7 +44,7 @@ OTHERS = frozenset(
 
 def test_every_hook_fits_what_is_installed() -> None:
     assert not hooks.misfits(), "\n".join(map(str, hooks.misfits()))
-    assert not hooks.unread(), hooks.installed()
+    assert not hooks.untested_versions(), hooks.installed()
 
 
 def _private(name: str) -> bool:
@@ -98,7 +98,7 @@ class Changed:
 def test_a_hook_that_does_not_fit_is_told_by_its_name(
     monkeypatch: pytest.MonkeyPatch, hook: str, said: str
 ) -> None:
-    table = {Part.REDIS: {f"{__name__}:Changed": hook, "kombu.nowhere:Channel": "_any"}}
+    table = {Area.REDIS: {f"{__name__}:Changed": hook, "kombu.nowhere:Channel": "_any"}}
     monkeypatch.setattr(hooks, "HOOKS", table)
     *found, gone = hooks.misfits()
     assert [misfit.what.rpartition("Changed ")[2] for misfit in found] == ([said] if said else [])
@@ -106,14 +106,14 @@ def test_a_hook_that_does_not_fit_is_told_by_its_name(
     assert "visibility timeout" in str(gone) and "install versions" in str(gone)
 
 
-def _missing(monkeypatch: pytest.MonkeyPatch, part: Part) -> Misfit:
+def _missing(monkeypatch: pytest.MonkeyPatch, part: Area) -> Misfit:
     misfit = Misfit(part, "kombu 9.9 has no Thing")
     monkeypatch.setattr(hooks, "misfits_so_far", lambda: (misfit,))
     return misfit
 
 
 def test_a_worker_that_cannot_guard_does_not_start_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    misfit = _missing(monkeypatch, Part.GUARD)
+    misfit = _missing(monkeypatch, Area.GUARD)
     with pytest.raises(ConfigurationError, match="has no Thing"):
         bootsteps._check_hooks()
     assert "does not start" in str(misfit)
@@ -122,14 +122,14 @@ def test_a_worker_that_cannot_guard_does_not_start_and_says_why(monkeypatch: pyt
 def test_a_worker_that_misses_anything_else_says_so_and_starts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    misfit = _missing(monkeypatch, Part.REDIS)
+    misfit = _missing(monkeypatch, Area.REDIS)
     bootsteps._check_hooks()
     assert str(misfit) in caplog.text
 
 
-@pytest.mark.parametrize(("part", "kind"), [(Part.REDIS, redis.Transport), (Part.RABBITMQ, pyamqp.Transport)])
+@pytest.mark.parametrize(("part", "kind"), [(Area.REDIS, redis.Transport), (Area.RABBITMQ, pyamqp.Transport)])
 def test_where_the_hooks_of_a_transport_do_not_fit_it_is_left_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, part: Part, kind: Any
+    monkeypatch: pytest.MonkeyPatch, part: Area, kind: Any
 ) -> None:
     assert guarded_connection(lambda: "0" * 16).guarded(kind) is not kind
     _missing(monkeypatch, part)
@@ -143,7 +143,7 @@ def test_where_the_hooks_of_the_pool_do_not_fit_it_is_left_as_it_is(monkeypatch:
 
     inner = Pool.__new__(Pool)
     inner._pool = []
-    _missing(monkeypatch, Part.EXITS)
+    _missing(monkeypatch, Area.EXITS)
     processes.follow(SimpleNamespace(_pool=inner), print)
     assert "_create_worker_process" not in vars(inner)
 

@@ -13,7 +13,7 @@ from celery_poison import Quarantine
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.arguments import fingerprint_of
-from celery_poison.rules.blocks import Kind, Rule
+from celery_poison.rules.blocks import Rule, RuleKind
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
@@ -64,7 +64,7 @@ def test_NEW_3_a_poison_that_is_sent_again_and_again_kills_nobody_once_it_was_co
         assert crew.quarantine.release([released.mid])[0].done
         assert crew.app.AsyncResult(released.id).get(timeout=PATIENCE) == "repaired", "a person goes before"
 
-        Quarantine(crew.app).unblock(Kind.FINGERPRINT, rule.name)
+        Quarantine(crew.app).unblock(RuleKind.FINGERPRINT, rule.name)
         crew.await_that(lambda: "is not blocked any more" in crew.log_text(), "it is not unblocked")
         assert crew.send("kill_child", 7).get(timeout=PATIENCE) == "repaired"
     assert [entry["note"] for entry in crew.events("blocked", "unblocked")] == [

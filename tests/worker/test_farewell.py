@@ -11,7 +11,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.model import Start
 from celery_poison.quarantine.views import Views
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup
-from celery_poison.worker.worker import Worker
+from celery_poison.worker.worker import GuardedWorker
 
 
 def _nothing(*_: Any) -> None:
@@ -43,7 +43,7 @@ def test_EMS_4_who_leaves_after_it_was_taken_for_dead_takes_back_what_is_held_ag
             "_deferred_cleanup": cleanup,
             "_crash_reports": None,
         }
-        worker = Worker.__new__(Worker)
+        worker = GuardedWorker.__new__(GuardedWorker)
         vars(worker).update(parts)
         worker.farewell()
         assert not Views(ledger).candidate_ids()

@@ -11,7 +11,7 @@ from billiard.exceptions import WorkerLostError
 from celery_poison import Quarantine
 from celery_poison.basics.text import command
 from celery_poison.quarantine.survey import overview
-from celery_poison.rules.blocks import Kind
+from celery_poison.rules.blocks import RuleKind
 from tests import PATIENCE, sampled
 from tests.cli.conftest import Console
 from tests.worker.conftest import Crew
@@ -99,7 +99,7 @@ def test_NEW_8_what_is_put_back_too_often_goes_on_and_what_is_blocked_runs(
         crew.marks.repair()
         assert sent.get(timeout=PATIENCE)
     assert sorted(_would(crew)) == [("fleet.asks", "failures"), ("fleet.healthy", "blocked")]
-    Quarantine(crew.app).unblock(Kind.TASK, "fleet.healthy")
+    Quarantine(crew.app).unblock(RuleKind.TASK, "fleet.healthy")
     assert not crew.quarantine.list()
 
 

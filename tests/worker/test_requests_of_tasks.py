@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Task
 
-from celery_poison.rules.blocks import Kind
+from celery_poison.rules.blocks import RuleKind
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
@@ -159,7 +159,7 @@ def test_NEW_6_what_was_released_is_acknowledged_late_and_its_death_takes_it_bac
         worker.wait_ready()
         sent = crew.send("early")
         crew.await_that(crew.quarantine.list, "in quarantine")
-        crew.quarantine.unblock(Kind.TASK, "fleet.early")
+        crew.quarantine.unblock(RuleKind.TASK, "fleet.early")
         assert all(outcome.done for outcome in crew.quarantine.release([sent.id], actor="ann"))
         crew.await_that(lambda: [each.cause for each in crew.quarantine.list()] == ["signal:9"], "back again")
         crew.await_that(crew.nothing_runs, "forgotten")

@@ -48,7 +48,7 @@ class AmqpBroker(Broker):
         return filled_by_delays(app, connection)
 
     def guard(self, transport: Any, process: ReceivingProcess) -> Any:
-        if not hooks.fits(hooks.Part.RABBITMQ):
+        if not hooks.fits(hooks.Area.RABBITMQ):
             return transport
         return type("Transport", (transport,), {"Connection": AmqpConnection})
 

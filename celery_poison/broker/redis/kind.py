@@ -63,7 +63,7 @@ class RedisBroker(Broker):
         return checks.writing(connection.default_channel, queues)
 
     def guard(self, transport: Any, process: ReceivingProcess) -> Any:
-        if not hooks.fits(hooks.Part.REDIS):
+        if not hooks.fits(hooks.Area.REDIS):
             return transport
         boot_id, owner_is_alive, books = process
         asked = {"new_boot_id": staticmethod(boot_id), "owner_is_alive": staticmethod(owner_is_alive)}

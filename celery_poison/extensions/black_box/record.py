@@ -20,7 +20,7 @@ LIKELY = 0.85
 MOST, _LENGTH = 8, 200
 
 
-class Row(NamedTuple):
+class MemoryRow(NamedTuple):
     """The memory of one task, or of the process that many share; in KiB.
 
     Attributes:
@@ -55,8 +55,8 @@ class Growth:
             many.
     """
 
-    rows: Sequence[Row] = ()
-    process: Row | None = None
+    rows: Sequence[MemoryRow] = ()
+    process: MemoryRow | None = None
     busy: int = 0
     used: int = 0
     limit: int = 0
@@ -85,7 +85,7 @@ class Growth:
         return replace(known, curve=curve, seconds=seconds)
 
     @property
-    def named(self) -> Row | None:
+    def named(self) -> MemoryRow | None:
         """The task that grew by far the most, else the process that tasks share; None where none stands out.
 
         What grew at last counts first, unless another has taken far more before.
@@ -125,14 +125,14 @@ class Growth:
             oom_likely=0 < LIKELY * self.limit <= self.used + named.speed or None,
         )
 
-    def _grown(self, token: str, named: Row | None) -> int | None:
+    def _grown(self, token: str, named: MemoryRow | None) -> int | None:
         """Return by how much a start grew; None where tasks share a process, and none stands out."""
         own = next((row for row in self.rows if row.token == token), None)
         if own is not None:
             return own.grown
         return None if self.process is not None and named in (None, self.process) else 0
 
-    def _flat_beside(self, named: Row) -> int:
+    def _flat_beside(self, named: MemoryRow) -> int:
         """Return how many others hardly grew."""
         if named is self.process:
             return 0
@@ -140,9 +140,9 @@ class Growth:
         return max(0, self.busy - grew)
 
 
-def _row(fields: Sequence[Any]) -> Row:
+def _row(fields: Sequence[Any]) -> MemoryRow:
     token, task, kb, grown, lately, speed, at = fields
-    return Row(
+    return MemoryRow(
         token=str(token)[:_LENGTH],
         task=str(task)[:_LENGTH],
         kb=int(kb),
@@ -153,7 +153,7 @@ def _row(fields: Sequence[Any]) -> Row:
     )
 
 
-def _outstanding(rows: Sequence[Row], measure: Any, rest: int) -> Row | None:
+def _outstanding(rows: Sequence[MemoryRow], measure: Any, rest: int) -> MemoryRow | None:
     """Return the row that measures at least twice as much as all others and the rest together."""
     if not rows:
         return None

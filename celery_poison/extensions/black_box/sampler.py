@@ -17,7 +17,7 @@ from celery_poison.basics import procfs
 from celery_poison.basics.forking import unpatched
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.causes import CURVE, is_users
-from celery_poison.extensions.black_box.record import MOST, NOTABLE, WORTH, Growth, Row
+from celery_poison.extensions.black_box.record import MOST, NOTABLE, WORTH, Growth, MemoryRow
 from celery_poison.extensions.black_box.shared import Threads
 from celery_poison.ledger.writer import command
 from celery_poison.worker.crash_reports import where_is
@@ -25,8 +25,8 @@ from celery_poison.worker.inflight import unchanged
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.site import Site
 
-#: Seconds between two looks; that ``Row.lately`` covers; for which growth is told after its end, and for
-#: which it is known after the end of its task, which may have been its death.
+#: Seconds between two looks; that ``MemoryRow.lately`` covers; for which growth is told after its end;
+#: and for which it is known after the end of its task, which may have been its death.
 PAUSE, LATELY, HOLD, KEPT = 0.2, 5.0, 10.0, 3.0
 #: Seconds over which speed is reckoned: the fastest counts.
 SPANS = (2 * PAUSE, 1.0, LATELY)
@@ -101,11 +101,11 @@ class Track:
         since, least = next((at, kb) for at, kb in self._looks if at >= now - seconds - PAUSE / 2)
         return own - least, now - since
 
-    def row(self) -> Row:
+    def row(self) -> MemoryRow:
         lately, _ = self.within(LATELY)
         rates = (grown / seconds for grown, seconds in map(self.within, SPANS) if seconds)
         speed = int(max(rates, default=0.0)) if lately >= NOTABLE else 0
-        return Row(self.token, self.task, self.kb, self.grown, max(0, lately), speed, self.at)
+        return MemoryRow(self.token, self.task, self.kb, self.grown, max(0, lately), speed, self.at)
 
 
 class Sampler:

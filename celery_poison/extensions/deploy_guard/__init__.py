@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from celery_poison.basics.parts import Hold, Panel, Round
 from celery_poison.basics.text import argument
-from celery_poison.decide import End, Run
+from celery_poison.decide import End, EndedRun
 from celery_poison.errors import ConfigurationError
 from celery_poison.extension import Extension
 from celery_poison.extensions.deploy_guard.settings import DeployGuardSettings
@@ -23,7 +23,7 @@ from celery_poison.settings import Settings
 
 if TYPE_CHECKING:
     from celery_poison.extensions.deploy_guard.guarding import Guarding
-    from celery_poison.extensions.deploy_guard.watching import Watch
+    from celery_poison.extensions.deploy_guard.watching import FirstRunsWatch
 
 
 def why_off(settings: Settings) -> str:
@@ -44,7 +44,7 @@ class DeployGuard(Extension):
         super().__init__(host)
         #: Of the workers in this process; their holds keep them.
         self._guards: WeakSet[Guarding] = WeakSet()
-        self._watches: WeakKeyDictionary[Ledger, Watch] = WeakKeyDictionary()
+        self._watches: WeakKeyDictionary[Ledger, FirstRunsWatch] = WeakKeyDictionary()
 
     def holds(self, site: Any) -> Iterable[Hold]:
         if not site.settings.of(DeployGuardSettings).deploy_guard:
@@ -58,7 +58,7 @@ class DeployGuard(Extension):
         self._guards.add(guard)
         yield guard
 
-    def ended(self, site: Any, request: Any, run: Run, error: BaseException) -> None:
+    def ended(self, site: Any, request: Any, run: EndedRun, error: BaseException) -> None:
         if self._guards and run.end is End.DIED:
             for guard in list(self._guards):
                 guard.died(request.poison_token, run, error)
@@ -92,14 +92,14 @@ class DeployGuard(Extension):
     def _is_on(self) -> bool:
         return bool(self.host.settings.of(DeployGuardSettings).deploy_guard)
 
-    def _watch(self, ledger: Ledger) -> Watch:
-        from celery_poison.extensions.deploy_guard.watching import Watch
+    def _watch(self, ledger: Ledger) -> FirstRunsWatch:
+        from celery_poison.extensions.deploy_guard.watching import FirstRunsWatch
 
         watch = self._watches.get(ledger)
         if watch is None:
             settings = self.host.settings
             patience = settings.of(DeployGuardSettings).deploy_guard_wait
-            watch = Watch(ledger, settings.activation_interval, patience)
+            watch = FirstRunsWatch(ledger, settings.activation_interval, patience)
             self._watches[ledger] = watch
         return watch
 

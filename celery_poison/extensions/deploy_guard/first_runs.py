@@ -29,7 +29,7 @@ class Over(Enum):
     """The task is paused for this version until a person resumes it."""
 
 
-class Outcome(Enum):
+class FirstRunOutcome(Enum):
     """How a first run ended."""
 
     ALIVE = "alive"
@@ -102,7 +102,9 @@ def begun(runs: FirstRuns, mid: str, token: str, now: int) -> FirstRuns:
     return replace(runs, began=runs.began or now, mid=mid, token=token, since=now)
 
 
-def ended(runs: FirstRuns, token: str, outcome: Outcome, needed: int, fingerprint: str = "") -> FirstRuns:
+def ended(
+    runs: FirstRuns, token: str, outcome: FirstRunOutcome, needed: int, fingerprint: str = ""
+) -> FirstRuns:
     """Return what follows from the end of a run that had its turn; a second call with it changes nothing.
 
     A death counts even if another has the turn by now: its start was off the record for a moment.
@@ -115,13 +117,13 @@ def ended(runs: FirstRuns, token: str, outcome: Outcome, needed: int, fingerprin
         return runs
     has_turn = runs.token == token
     free = replace(runs, mid="", token="", since=0) if has_turn else runs
-    if outcome is Outcome.DIED:
+    if outcome is FirstRunOutcome.DIED:
         if fingerprint and fingerprint in (name.partition(" ")[2] for name in runs.dead):
             return replace(free, alive=0)
         over = Over.DEATHS if len(runs.dead) + 1 >= DEATHS else Over.NOT
         dead = f"{token} {fingerprint}" if fingerprint else token
         return replace(free, alive=0, dead=(*runs.dead, dead), over=over)
-    if outcome is Outcome.ALIVE and has_turn:
+    if outcome is FirstRunOutcome.ALIVE and has_turn:
         over = Over.WELL if runs.alive + 1 >= needed else Over.NOT
         return replace(free, alive=runs.alive + 1, over=over)
     return free

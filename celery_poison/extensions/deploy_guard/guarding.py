@@ -17,10 +17,17 @@ from celery_poison import causes
 from celery_poison.basics.parts import Asked, Hold, Turn
 from celery_poison.basics.text import literal
 from celery_poison.causes import NO_EVIDENCE
-from celery_poison.decide import End, Run
+from celery_poison.decide import End, EndedRun
 from celery_poison.errors import ConfigurationError
-from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Outcome, Over, begun, ended, turn_of
-from celery_poison.extensions.deploy_guard.record import Record, Seen
+from celery_poison.extensions.deploy_guard.first_runs import (
+    FirstRunOutcome,
+    FirstRuns,
+    Over,
+    begun,
+    ended,
+    turn_of,
+)
+from celery_poison.extensions.deploy_guard.record import FirstRunsSeen, VersionRecord
 from celery_poison.extensions.deploy_guard.settings import DeployGuardSettings
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.pauses import Paused
@@ -45,12 +52,12 @@ class Guarding(Hold):
         settings = site.settings
         self._site = site
         self._needed = settings.of(DeployGuardSettings).deploy_guard_runs
-        self._record = Record(site.ledger, settings.code_version)
+        self._record = VersionRecord(site.ledger, settings.code_version)
         self._paused = Paused(site.ledger, site.complain, settings.code_version)
         #: Tasks about which nothing is asked any more.
         self._over: set[str] = set()
         #: First runs of the tasks of this batch, until one of them begins.
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, FirstRunsSeen] = {}
         #: Tasks of the runs that have their turn here, by token; and what those died of.
         self._tasks: dict[str, str] = {}
         self._deaths: dict[str, tuple[str, str]] = {}
@@ -96,7 +103,7 @@ class Guarding(Hold):
         self._next.pop(asked.task, None)
         return Turn.BEGIN
 
-    def _begin(self, asked: Asked, seen: Seen) -> Turn:
+    def _begin(self, asked: Asked, seen: FirstRunsSeen) -> Turn:
         self._seen.pop(asked.task, None)
         runs = begun(seen.runs, asked.mid, asked.token, seen.now)
         if seen.runs.token != asked.token and not self._record.change(asked.task, seen, runs):
@@ -126,7 +133,7 @@ class Guarding(Hold):
 
     # --- how it ended --------------------------------------------------------------------------
 
-    def died(self, token: str, run: Run, error: BaseException) -> None:
+    def died(self, token: str, run: EndedRun, error: BaseException) -> None:
         """Hear of a death, before :meth:`ended`."""
         if token in self._tasks and not run.asked and not run.leaving:
             place = place_in(getattr(error, "evidence", NO_EVIDENCE).source)
@@ -160,7 +167,9 @@ class Guarding(Hold):
             death = None
         seen = self._record.look(task)
         is_alive = bool(end.outcome) and end not in (End.WAITS, End.NOT_REACHED)
-        outcome = Outcome.DIED if death else Outcome.ALIVE if is_alive else Outcome.UNKNOWN
+        outcome = (
+            FirstRunOutcome.DIED if death else FirstRunOutcome.ALIVE if is_alive else FirstRunOutcome.UNKNOWN
+        )
         runs = ended(seen.runs, token, outcome, self._needed, fingerprint)
         if runs is seen.runs:
             return

@@ -16,7 +16,7 @@ from celery_poison.rules.pauses import Scope, field_of
 KEEP = 7 * 24 * 3600
 
 
-class Seen(NamedTuple):
+class FirstRunsSeen(NamedTuple):
     """What one look found.
 
     Attributes:
@@ -35,17 +35,17 @@ class Seen(NamedTuple):
         return self.runs.is_busy(self.now, lives=self.lives)
 
 
-class Record:
+class VersionRecord:
     """The first runs of the tasks of one version."""
 
     def __init__(self, ledger: Ledger, version: str) -> None:
         self._ledger = ledger
         self.version = version
 
-    def look(self, task: str) -> Seen:
+    def look(self, task: str) -> FirstRunsSeen:
         return self.look_many([task])[task]
 
-    def look_many(self, tasks: Iterable[str]) -> dict[str, Seen]:
+    def look_many(self, tasks: Iterable[str]) -> dict[str, FirstRunsSeen]:
         """Look at several tasks, in two round trips at most."""
         names = [*tasks]
         if not names:
@@ -64,10 +64,12 @@ class Record:
         for name, raw, runs in zip(names, raws, found, strict=True):
             start = starts.get(runs.mid) if runs.token else None
             lives = start is not None and Start.decode(start).token == runs.token
-            seen[name] = Seen(raw or b"", runs, now, lives)
+            seen[name] = FirstRunsSeen(raw or b"", runs, now, lives)
         return seen
 
-    def change(self, task: str, seen: Seen, runs: FirstRuns, *, cause: str = "", note: str = "") -> bool:
+    def change(
+        self, task: str, seen: FirstRunsSeen, runs: FirstRuns, *, cause: str = "", note: str = ""
+    ) -> bool:
         """Replace what was seen; False if another was faster. Too many deaths pause the task (NEW-18).
 
         Args:

@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.basics.text import count_of
 from celery_poison.extensions.deploy_guard.first_runs import Over
-from celery_poison.extensions.deploy_guard.record import Record
+from celery_poison.extensions.deploy_guard.record import VersionRecord
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.ledger.pauses import paused_versions
@@ -32,7 +32,7 @@ def sentence_of(pause: Pause, waiting: int) -> str:
     return f"{pause.story}, {count_of(waiting, 'message')} wait{'s' if waiting == 1 else ''} untouched"
 
 
-class Watch:
+class FirstRunsWatch:
     """The first runs of a fleet, as its active monitor sees them.
 
     Args:
@@ -54,10 +54,10 @@ class Watch:
     def _workers(self) -> list[WorkerRecord]:
         return [worker for worker in self._queries.workers(self._activation_ms) if worker.alive]
 
-    def records(self, workers: Iterable[WorkerRecord]) -> list[Record]:
+    def records(self, workers: Iterable[WorkerRecord]) -> list[VersionRecord]:
         """Return those of the versions that live."""
         versions = {worker.code_version for worker in workers} - {""}
-        return [Record(self._ledger, version) for version in sorted(versions)]
+        return [VersionRecord(self._ledger, version) for version in sorted(versions)]
 
     # --- parked messages that are published again ----------------------------------------------
 
@@ -87,7 +87,7 @@ class Watch:
         return stays
 
     def _may_go(
-        self, task: str, workers: list[WorkerRecord], records: list[Record], pauses: list[Pause]
+        self, task: str, workers: list[WorkerRecord], records: list[VersionRecord], pauses: list[Pause]
     ) -> int | None:
         """Return how many parked messages of a task may be published in this round; None: all."""
         versions = {pause.version for pause in pauses if pause.name == task}
@@ -125,7 +125,7 @@ class Watch:
             if pause.version not in living:
                 self._lift(pause)
 
-    def _let_go(self, record: Record, task: str) -> None:
+    def _let_go(self, record: VersionRecord, task: str) -> None:
         seen = record.look(task)
         is_open = bool(seen.raw) and seen.runs.over is Over.NOT
         if is_open and seen.now - seen.runs.began >= 1000 * self._patience:
@@ -135,5 +135,5 @@ class Watch:
 
     def _lift(self, pause: Pause) -> None:
         said = f"task {pause.name} for {pause.version}: no worker runs that any more"
-        if Record(self._ledger, pause.version).lift(pause.name, said):
+        if VersionRecord(self._ledger, pause.version).lift(pause.name, said):
             logger.warning("celery_poison: %s; it is not paused any more", said)

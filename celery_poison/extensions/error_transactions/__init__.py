@@ -15,11 +15,11 @@ from weakref import WeakKeyDictionary
 from celery_poison import causes
 from celery_poison.basics.parts import Round
 from celery_poison.broker.capture import Outgoing
-from celery_poison.decide import End, Run
+from celery_poison.decide import End, EndedRun
 from celery_poison.extension import Around, Extension, Stored
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
-from celery_poison.rules.reports import Kind, Report
+from celery_poison.rules.reports import Report, ReportKind
 
 if TYPE_CHECKING:
     from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
@@ -32,19 +32,19 @@ REASON_LENGTH = 500
 #: The ends of a run that are reported: as what, and the cause where the run names none. A retry goes on
 #: elsewhere, and a message that waits for its idempotency key has not begun.
 _TOLD: Final = {
-    End.RAISED: (Kind.ROLLBACK, causes.FAILURE),
-    End.REJECTED: (Kind.ROLLBACK, causes.REJECTED),
-    End.ROLLED_BACK: (Kind.ROLLBACK, causes.REJECTED),
-    End.QUARANTINED: (Kind.ROLLBACK, causes.REQUESTED),
-    End.DIED: (Kind.ROLLBACK, causes.WORKER_LOST),
-    End.TIMED_OUT: (Kind.ROLLBACK, causes.TIME_LIMIT),
-    End.REVOKED: (Kind.ROLLBACK, causes.UNKNOWN),
-    End.SPOILT: (Kind.ROLLBACK, causes.UNKNOWN),
-    End.DISCARDED: (Kind.DISCARD, causes.REQUESTED),
+    End.RAISED: (ReportKind.ROLLBACK, causes.FAILURE),
+    End.REJECTED: (ReportKind.ROLLBACK, causes.REJECTED),
+    End.ROLLED_BACK: (ReportKind.ROLLBACK, causes.REJECTED),
+    End.QUARANTINED: (ReportKind.ROLLBACK, causes.REQUESTED),
+    End.DIED: (ReportKind.ROLLBACK, causes.WORKER_LOST),
+    End.TIMED_OUT: (ReportKind.ROLLBACK, causes.TIME_LIMIT),
+    End.REVOKED: (ReportKind.ROLLBACK, causes.UNKNOWN),
+    End.SPOILT: (ReportKind.ROLLBACK, causes.UNKNOWN),
+    End.DISCARDED: (ReportKind.DISCARD, causes.REQUESTED),
 }
 
 
-class Starts(Extension):
+class ErrorTransactionsExtension(Extension):
     """Starts error transactions about quarantine, discards, failed attempts and failed sends."""
 
     def __init__(self, host: Any) -> None:
@@ -75,13 +75,13 @@ class Starts(Extension):
 
         reported = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)
         return self.on(ledger).owing(
-            Report.about(Kind.QUARANTINE, reported, cause, reason, token=start.token)
+            Report.about(ReportKind.QUARANTINE, reported, cause, reason, token=start.token)
         )
 
     def discarding(self, ledger: Ledger, record: MessageRecord, stored: Stored, reason: str) -> Around:
         return self.on(ledger).discarding(record, stored, reason)
 
-    def ended(self, site: Any, request: Any, run: Run, error: BaseException) -> None:
+    def ended(self, site: Any, request: Any, run: EndedRun, error: BaseException) -> None:
         if run.end not in _TOLD or run.observed:
             return
         kind, cause = _TOLD[run.end]
@@ -96,4 +96,4 @@ class Starts(Extension):
         self.on(ledger).rolled_back(mid, start, cause, reason)
 
 
-EXTENSION = Starts
+EXTENSION = ErrorTransactionsExtension

@@ -34,7 +34,7 @@ from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored_message import original, stored_message
-from celery_poison.rules.reports import ROOT, Kind, Report, ReportedMessage
+from celery_poison.rules.reports import ROOT, Report, ReportedMessage, ReportKind
 
 logger = get_logger("celery_poison")
 
@@ -55,7 +55,7 @@ def told_of(message: Any, *, mid: str, start: Start, opened: bool = True) -> Rep
     return reported if opened else replace(reported, body=None, payload_bytes=len(kept.body))
 
 
-def signature_for(app: Celery, kind: Kind, task: str, queue: str) -> Signature | None:
+def signature_for(app: Celery, kind: ReportKind, task: str, queue: str) -> Signature | None:
     """Return what is to be started: the task's own, else the app's for that queue, else the app's for all."""
     policy = Policy.of(app.tasks.get(task), plugin_of(app).settings)
     chosen = getattr(policy, kind.value)
@@ -68,7 +68,7 @@ def signature_for(app: Celery, kind: Kind, task: str, queue: str) -> Signature |
 
 def for_failed_send(app: Celery, report: Report) -> list[Outgoing]:
     """Return the error transactions of a message that the outbox could not send (ERRTRNS)."""
-    signature = signature_for(app, Kind.SEND_FAILED, report.task, report.queue)
+    signature = signature_for(app, ReportKind.SEND_FAILED, report.task, report.queue)
     if signature is None or report.unsent[0].root_id.startswith(ROOT):
         return []
     taken: list[Outgoing] = []
@@ -91,7 +91,7 @@ class ErrorTransactions:
         self._next_look = 0.0
         self._complained: set[str] = set()
 
-    def are_wanted(self, kind: Kind, task: str, queue: str, root_id: str = "") -> bool:
+    def are_wanted(self, kind: ReportKind, task: str, queue: str, root_id: str = "") -> bool:
         """Whether a report is wanted for a message of ``task`` from ``queue``."""
         if root_id.startswith(ROOT) or plugin_of(self._app).settings.observe_only:
             return False
@@ -106,7 +106,7 @@ class ErrorTransactions:
         """
         about = report.input or ReportedMessage()
         task, queue = about.task, about.queue
-        if not self.are_wanted(Kind(report.kind), task, queue, about.root_id):
+        if not self.are_wanted(ReportKind(report.kind), task, queue, about.root_id):
             yield
             return
         owed = json.dumps({"task": task, "queue": queue, "report": report.as_dict()}, default=str)
@@ -125,13 +125,13 @@ class ErrorTransactions:
         self, record: MessageRecord, kept: Callable[[str], Mapping[str, bytes]], reason: str
     ) -> Iterator[None]:
         """The same, while a message in quarantine is discarded; ``kept`` reads it by its mid."""
-        if not self.are_wanted(Kind.DISCARD, record.task, record.queue):
+        if not self.are_wanted(ReportKind.DISCARD, record.task, record.queue):
             yield
             return
         stored = stored_message(kept(record.mid))
         whose = {"mid": record.mid, "queue": record.queue, "id": record.id, "task": record.task}
         reported = ReportedMessage.of(stored.headers, stored.body, stored.content_type, **whose)
-        with self.owing(Report.about(Kind.DISCARD, reported, record.cause, reason)):
+        with self.owing(Report.about(ReportKind.DISCARD, reported, record.cause, reason)):
             yield
 
     def tell(self, report: Report) -> None:
@@ -141,7 +141,7 @@ class ErrorTransactions:
 
     # --- what a start leaves for reports of its failure --------------------------------------------
 
-    def failed(self, kind: Kind, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
+    def failed(self, kind: ReportKind, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Tell of a start that failed, or discarded its message, in a worker that lives."""
         _, unsent = self._attempt(start.token)
         reported = told_of(message, mid=mid, start=start)
@@ -150,12 +150,14 @@ class ErrorTransactions:
 
     def rolled_back(self, mid: str, start: Start, cause: str, reason: str) -> None:
         """Tell of a start whose worker has died, if it left something to tell of."""
-        if not self.are_wanted(Kind.ROLLBACK, start.task, start.queue):
+        if not self.are_wanted(ReportKind.ROLLBACK, start.task, start.queue):
             return
         input, unsent = self._attempt(start.token)
         if input is not None:
             reported = replace(input, mid=mid, queue=start.queue, task=start.task)
-            self.tell(Report.about(Kind.ROLLBACK, reported, cause, reason, token=start.token, unsent=unsent))
+            self.tell(
+                Report.about(ReportKind.ROLLBACK, reported, cause, reason, token=start.token, unsent=unsent)
+            )
             forget_attempt(self._ledger, start.token)
 
     def _attempt(self, token: str) -> tuple[ReportedMessage | None, list[ReportedMessage]]:
@@ -186,7 +188,7 @@ class ErrorTransactions:
         return sent
 
     def _pay(self, id: str, report: Mapping[str, Any], task: str, queue: str) -> bool:
-        signature = signature_for(self._app, Kind(report["kind"]), task, queue)
+        signature = signature_for(self._app, ReportKind(report["kind"]), task, queue)
         if signature is not None:
             try:
                 signature.apply_async(args=(report,), root_id=ROOT + id, retry=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_poison.errors import ConfigurationError, MessageNotFound
-from celery_poison.extensions.holds.pauses import Pauses
+from celery_poison.extensions.holds.pauses import HoldPauses
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.pauses import holding
 from celery_poison.quarantine.owner import default_actor
@@ -17,7 +17,7 @@ class HoldDesk:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._pauses = Pauses(store.ledger)
+        self._pauses = HoldPauses(store.ledger)
 
     def pauses(self) -> list[Pause]:
         """Return what is paused, the oldest pause first."""
@@ -120,14 +120,14 @@ def begin_with_blockade(ledger: Ledger, queue: str, actor: str, note: str) -> No
     """Pause a queue to which nothing is sent any more; a pause that it has stays."""
     if _pause_of(ledger, queue) is None:
         why = f"{_CONSUMING_TOO}: {note}" if note else _CONSUMING_TOO
-        Pauses(ledger).pause(Scope.QUEUE, queue, actor=actor, note=why, said=f"queue {queue}: {why}")
+        HoldPauses(ledger).pause(Scope.QUEUE, queue, actor=actor, note=why, said=f"queue {queue}: {why}")
 
 
 def end_with_blockade(ledger: Ledger, queue: str, actor: str) -> None:
     """End the pause that came with a blockade, and no other."""
     pause = _pause_of(ledger, queue)
     if pause is not None and pause.note.startswith(_CONSUMING_TOO):
-        Pauses(ledger).resume(Scope.QUEUE, queue, actor=actor, said=f"queue {queue}: it is unblocked")
+        HoldPauses(ledger).resume(Scope.QUEUE, queue, actor=actor, said=f"queue {queue}: it is unblocked")
 
 
 def _pause_of(ledger: Ledger, queue: str) -> Pause | None:

@@ -8,7 +8,7 @@ from typing import Any
 from celery import Celery
 
 from celery_poison.extensions.holds.desk import HoldDesk
-from celery_poison.flower.parts import HeldBack, HoldKind, Part
+from celery_poison.flower.parts import FlowerPart, HeldBack, HoldKind
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.store import Store
 from celery_poison.rules.pauses import Scope
@@ -42,7 +42,7 @@ def _resume_task(app: Celery, task: str, of: str, **how: Any) -> object:
     return HoldDesk(Store(app)).resume_task(task, **how)
 
 
-PART = Part(
+PART = FlowerPart(
     held_back=held_back,
     holds={
         str(Scope.QUEUE): HoldKind(_resume_queue, _pause_queue, "no worker consumes the queue"),

@@ -10,7 +10,7 @@ from celery_poison.ledger.scripts import Code
 from celery_poison.rules.pauses import Scope, field_of
 
 
-class Pauses:
+class HoldPauses:
     """What a person pauses, and what a worker suspends by itself."""
 
     def __init__(self, ledger: Ledger) -> None:

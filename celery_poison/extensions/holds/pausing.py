@@ -26,7 +26,7 @@ from celery_poison import signals
 from celery_poison.basics.parts import Hold
 from celery_poison.broker.unacked import number_of
 from celery_poison.decide import End
-from celery_poison.extensions.holds.pauses import Pauses
+from celery_poison.extensions.holds.pauses import HoldPauses
 from celery_poison.extensions.holds.settings import HoldsSettings
 from celery_poison.extensions.holds.suspension import (
     FRESH,
@@ -130,7 +130,7 @@ class Endpoints:
         settings = self.site.settings
         workers = Queries(self.site.ledger).workers(int(settings.activation_interval * 1000))
         consumers = sum(queue in worker.all_queues for worker in workers if worker.alive)
-        granted = Pauses(self.site.ledger).suspend(
+        granted = HoldPauses(self.site.ledger).suspend(
             self.site.me.node,
             queue,
             lasts_ms=int(self._own.suspend_for * 1000),
@@ -167,7 +167,7 @@ class Endpoints:
         now = time.monotonic()
         for queue in [queue for queue, until in self._until.items() if until <= now]:
             self._resume(queue, PROBING)
-            pauses, me = Pauses(self.site.ledger), self.site.me
+            pauses, me = HoldPauses(self.site.ledger), self.site.me
             end = partial(pauses.end_suspension, me.node, queue, worker=me.worker)
             self.site.background.do(end)
         if self._probes:

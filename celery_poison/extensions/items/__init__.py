@@ -17,7 +17,7 @@ from celery_poison.extension import Extension
 from celery_poison.ledger import Ledger
 
 if TYPE_CHECKING:
-    from celery_poison.extensions.items.marks import Mark, Page
+    from celery_poison.extensions.items.marks import Mark, MarkPage
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Items(Extension):
     def __init__(self, host: Any) -> None:
         super().__init__(host)
         #: Of this process; and the directory in which it was, or could not be made.
-        self._page: Page | None = None
+        self._page: MarkPage | None = None
         self._tried = ""
         #: Directories of the workers in this process; and what ended processes have left, by tokens.
         self._directories: set[str] = set()
@@ -45,8 +45,8 @@ class Items(Extension):
         page = self._page_here()  # None where this is no process of its own
         return None if page is None else Loop(page, run.ticket.token, rows, key, self.host.complain)
 
-    def _page_here(self) -> Page | None:
-        from celery_poison.extensions.items.marks import Page
+    def _page_here(self) -> MarkPage | None:
+        from celery_poison.extensions.items.marks import MarkPage
         from celery_poison.worker import crash_reports
 
         directory = crash_reports.directory
@@ -54,7 +54,7 @@ class Items(Extension):
             return self._page
         self._tried = directory
         try:
-            self._page = Page(directory)
+            self._page = MarkPage(directory)
         except OSError as error:
             self.host.complain(error)
         return self._page

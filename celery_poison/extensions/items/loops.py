@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
-from celery_poison.extensions.items.marks import AT, ITEM, KEY, STANDS_AT, Page, Stands
+from celery_poison.extensions.items.marks import AT, ITEM, KEY, STANDS_AT, MarkPage, Stands
 
 T = TypeVar("T")
 Key = Callable[[T], object]
@@ -44,7 +44,12 @@ class Loop(Generic[T]):
     """
 
     def __init__(
-        self, page: Page, token: str, rows: Iterable[T], key: Key[T] | None, complain: Callable[..., object]
+        self,
+        page: MarkPage,
+        token: str,
+        rows: Iterable[T],
+        key: Key[T] | None,
+        complain: Callable[..., object],
     ) -> None:
         self._page, self._token, self._key, self._complain = page, token, key, complain
         self._rows = iter(rows)

@@ -104,7 +104,7 @@ class Mark(NamedTuple):
         return any(call.startswith(f"{self.function} (") and file in call for call in stack)
 
 
-class Page:
+class MarkPage:
     """The page of this process.
 
     Attributes:

@@ -50,7 +50,7 @@ class _Room:
     until: float = 0.0
 
 
-class Limits(Extension):
+class LimitsExtension(Extension):
     """The limits of the queues of one app, in one process; any thread may ask."""
 
     def __init__(self, host: Any) -> None:
@@ -197,11 +197,11 @@ class Limits(Extension):
         return _Room(max(number, room // TENTH), until)
 
 
-def limits_of(app: Celery) -> Limits | None:
+def limits_of(app: Celery) -> LimitsExtension | None:
     """Return the limits of an app; None where celery_poison is not installed on it."""
     plugin = vars(app).get("_poison")  # of a proxy, too
     found = plugin.extensions.all if plugin is not None else ()
-    return next((each for each in found if isinstance(each, Limits)), None)
+    return next((each for each in found if isinstance(each, LimitsExtension)), None)
 
 
 def flush(producer: Any) -> None:
@@ -214,7 +214,7 @@ def flush(producer: Any) -> None:
 
 def watch_groups() -> None:
     """Have groups and chords look for room first; done once in a process."""
-    if getattr(group.apply_async, "looks", False) or not hooks.fits(hooks.Part.OUTBOX):
+    if getattr(group.apply_async, "looks", False) or not hooks.fits(hooks.Area.OUTBOX):
         return
     publish, run = group.apply_async, _chord.run
 
@@ -269,7 +269,9 @@ def _first_ones(signatures: Iterable[Any], app: Celery) -> Iterator[Any]:
             yield signature
 
 
-def _queues(limits: Limits, app: Celery, signature: Any, options: Mapping[str, Any]) -> Iterable[str]:
+def _queues(
+    limits: LimitsExtension, app: Celery, signature: Any, options: Mapping[str, Any]
+) -> Iterable[str]:
     given = {**signature.options, **options}
     if limits.host.taker(signature.task, given.get("outbox")) is not None:
         return []  # the outbox knows limits by itself

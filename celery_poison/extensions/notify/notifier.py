@@ -169,7 +169,7 @@ GATE = "gate"
 _Batch = list[tuple[Notification, dict[str, int]]]
 
 
-class Delivery:
+class ReceiverState:
     """One receiver: what it was told, and when it may be told more.
 
     Args:
@@ -247,9 +247,9 @@ class Notifier:
         own = settings.of(NotifySettings)
         rate = own.notify_per_minute
         self._deliveries = [
-            Delivery(receiver.name, receiver.key, receiver.tell, rate)
+            ReceiverState(receiver.name, receiver.key, receiver.tell, rate)
             if (receiver := None if target == "event" else Receiver(target))
-            else Delivery("event", "event", self._send_event, float("inf"))
+            else ReceiverState("event", "event", self._send_event, float("inf"))
             for target in receivers_of(own.notify)
         ]
         self._empty_since: dict[str, float] = {}
@@ -290,7 +290,7 @@ class Notifier:
             return self._finder.groups(by=By.CAUSE)[0]
 
     def _due(
-        self, delivery: Delivery, left: float, groups: Mapping[str, Group], notified: Mapping[str, int]
+        self, delivery: ReceiverState, left: float, groups: Mapping[str, Group], notified: Mapping[str, int]
     ) -> _Batch:
         before, gate, batch = delivery.before(notified), self._queries.gate(), _Batch()
         closed_ms = round((gate.closed_at or 0) * 1000)
@@ -310,7 +310,7 @@ class Notifier:
             batch.append((worded, {delivery.field(id): counts[id] for id in ids}))
         return batch
 
-    def _deliver(self, delivery: Delivery, batch: _Batch, fence: int) -> None:
+    def _deliver(self, delivery: ReceiverState, batch: _Batch, fence: int) -> None:
         for notification, noted in batch:
             self._note(delivery, fence)  # another monitor may have taken over meanwhile
             told = delivery.tell(notification)
@@ -319,7 +319,7 @@ class Notifier:
             if not told:
                 return
 
-    def _note(self, delivery: Delivery, fence: int, outcome: str = "") -> None:
+    def _note(self, delivery: ReceiverState, fence: int, outcome: str = "") -> None:
         with no_fork():
             self._notes.note(fence, outcome, delivery.unnoted)
         delivery.unnoted = {}

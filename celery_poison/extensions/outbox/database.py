@@ -33,7 +33,7 @@ MOST = 100
 PAUSE, STANDBY = 1.0, 5.0
 
 
-class Row(NamedTuple):
+class CommittedRow(NamedTuple):
     """One committed message.
 
     Attributes:
@@ -73,7 +73,7 @@ def is_own_successor(outgoing: Outgoing) -> bool:
     return bool(task) and bool(outgoing.id) and task.request.id == outgoing.id
 
 
-class Waiting(NamedTuple):
+class DatabaseBacklog(NamedTuple):
     """What waits in the user's database.
 
     Attributes:
@@ -102,7 +102,7 @@ class _Look(threading.Thread):
     def __init__(self, database: str) -> None:
         super().__init__(name="poison-outbox-rows", daemon=True)
         self._database = database
-        self.found = Waiting(None, f"no answer within {BOUND:g} seconds")
+        self.found = DatabaseBacklog(None, f"no answer within {BOUND:g} seconds")
 
     def run(self) -> None:
         try:
@@ -112,19 +112,19 @@ class _Look(threading.Thread):
                 oldest = None
                 with suppress(ValueError, TypeError):  # nobody can read it
                     oldest = unpack(first[0].packed).at if first else None
-                self.found = Waiting(rows.count(), oldest=oldest)
+                self.found = DatabaseBacklog(rows.count(), oldest=oldest)
             finally:
                 rows.close()
         except Exception as error:  # whatever its driver raises
             said = str(error).splitlines()[0] if str(error) else ""
-            self.found = Waiting(None, f"{type(error).__name__}: {said}")
+            self.found = DatabaseBacklog(None, f"{type(error).__name__}: {said}")
 
 
 #: Database -> the newest look at it.
 _looks: dict[str, _Look] = {}
 
 
-def waiting_rows(database: str | None) -> Waiting | None:
+def waiting_rows(database: str | None) -> DatabaseBacklog | None:
     """Count what waits in the user's database; None where there is none (``poison_outbox_database``)."""
     if not database:
         return None
@@ -161,15 +161,15 @@ class DjangoRows:
         if all(each[1] != call for each in self._connection.run_on_commit):
             transaction.on_commit(call, using=self._alias, robust=True)
 
-    def first(self, most: int) -> Sequence[Row]:
+    def first(self, most: int) -> Sequence[CommittedRow]:
         """Return the first committed rows."""
         found = self._objects.order_by("id").values_list("id", "uid", "lane", "packed")[:most]
-        return [Row(id, uid, lane, bytes(packed)) for id, uid, lane, packed in found]
+        return [CommittedRow(id, uid, lane, bytes(packed)) for id, uid, lane, packed in found]
 
     def existing(self, uids: Collection[str]) -> set[str]:
         return {*self._objects.filter(uid__in=uids).values_list("uid", flat=True)}
 
-    def delete(self, rows: Sequence[Row]) -> None:
+    def delete(self, rows: Sequence[CommittedRow]) -> None:
         """Delete rows, and commit that."""
         self._objects.filter(id__in=[row.id for row in rows]).delete()
 
@@ -211,10 +211,10 @@ class SqlRows:
         self._open: Any = None
         self._table = light_table()
 
-    def first(self, most: int) -> Sequence[Row]:
+    def first(self, most: int) -> Sequence[CommittedRow]:
         c = self._table.c
         wanted = self._table.select().order_by(c.id).limit(most)
-        return [Row(*row) for row in self._connection.execute(wanted)]
+        return [CommittedRow(*row) for row in self._connection.execute(wanted)]
 
     def existing(self, uids: Collection[str]) -> set[str]:
         from sqlalchemy import select
@@ -222,7 +222,7 @@ class SqlRows:
         uid = self._table.c.uid
         return {*self._connection.execute(select(uid).where(uid.in_(uids))).scalars()}
 
-    def delete(self, rows: Sequence[Row]) -> None:
+    def delete(self, rows: Sequence[CommittedRow]) -> None:
         from sqlalchemy import delete
 
         ids = [row.id for row in rows]

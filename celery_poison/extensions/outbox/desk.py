@@ -20,7 +20,7 @@ from celery_poison.plugin import Plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class OutboxMessage:
     """One message in the outbox.
 
     Attributes:
@@ -59,7 +59,7 @@ class OutboxDesk:
         """Return how every destination stands in which something waits, or that is blocked."""
         return self._lanes.all()
 
-    def messages(self, queue: str = "", task: str = "", *, failed: bool = False) -> Iterator[Waiting]:
+    def messages(self, queue: str = "", task: str = "", *, failed: bool = False) -> Iterator[OutboxMessage]:
         """Yield what waits, or what failed and does not wait any more, in the order of each destination."""
         lanes: list[Lane | None] = [None]
         if not failed:
@@ -71,9 +71,9 @@ class OutboxDesk:
                     message = unpack(packed)
                 to = lane.queue if lane else message.queue if message else ""
                 if (not queue or queue == to) and (not task or (message and message.task == task)):
-                    yield Waiting(seq=seq, lane=lane, message=message)
+                    yield OutboxMessage(seq=seq, lane=lane, message=message)
 
-    def find(self, seq: int) -> Waiting:
+    def find(self, seq: int) -> OutboxMessage:
         """Return the message of this number.
 
         Raises:

@@ -15,7 +15,7 @@ from celery_poison.extensions.outbox.send_failures import Cause
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.acts import known
 from celery_poison.flower.choosing import NothingChosen
-from celery_poison.flower.parts import HeldBack, HoldKind, Part
+from celery_poison.flower.parts import FlowerPart, HeldBack, HoldKind
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import Overview
 
@@ -78,7 +78,7 @@ async def block(of: Guarded) -> Any:
 
 
 _HOLD = HoldKind(_unblock, _block, "the outbox sends nothing to the queue", has_of=True, button="Unblock")
-PART = Part(
+PART = FlowerPart(
     held_back=held_back,
     holds={SENDING: _HOLD},
     blocks={SENDING: (block, str(Path(__file__).with_name("block.html")))},

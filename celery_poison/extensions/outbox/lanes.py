@@ -65,7 +65,7 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LaneLease:
     """What a relay has taken of one lane.
 
     Attributes:
@@ -96,7 +96,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class SendingFailure:
     """How a sending ended that failed; see ``outbox_failed.lua``."""
 
     verdict: str
@@ -146,7 +146,7 @@ class Lanes:
 
     def take(
         self, lease_ms: int, most: int, *, trouble: bool, notes: bool
-    ) -> tuple[Lease | None, float | None]:
+    ) -> tuple[LaneLease | None, float | None]:
         """Take what is due for ``lease_ms``; return it, or None and the seconds until something is due.
 
         Args:
@@ -160,9 +160,9 @@ class Lanes:
         lane, fence, tries, failed_seq, *rows = rest
         threes = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
         taken = [Taken(int(seq), int(note), packed) for seq, note, packed in threes]
-        return Lease(Lane.read(decoded(lane)), int(fence), int(tries), int(failed_seq), taken), None
+        return LaneLease(Lane.read(decoded(lane)), int(fence), int(tries), int(failed_seq), taken), None
 
-    def sent(self, lease: Lease, copies: Iterable[Copy]) -> bool:
+    def sent(self, lease: LaneLease, copies: Iterable[Copy]) -> bool:
         """Note that the broker has these messages; False if another relay has the lane by now.
 
         Raises:
@@ -174,7 +174,9 @@ class Lanes:
             raise ConfigurationError(f"the key {rest[0].decode('utf-8', 'replace')!r} of Redis is not a list")
         return code is Code.OK
 
-    def failed(self, lease: Lease, failure: Failure, errors: Iterable[tuple[str, bytes]] = ()) -> bool | None:
+    def failed(
+        self, lease: LaneLease, failure: SendingFailure, errors: Iterable[tuple[str, bytes]] = ()
+    ) -> bool | None:
         """Note that a sending failed; return whether that blocked something, None if the lease is void.
 
         Args:

@@ -14,14 +14,14 @@ from celery_poison.broker.capture import Outgoing
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.extensions.outbox.database import Mover
 from celery_poison.extensions.outbox.handover import Handover
-from celery_poison.extensions.outbox.lanes import Copy, Failure, Lanes, Lease, Taken
+from celery_poison.extensions.outbox.lanes import Copy, LaneLease, Lanes, SendingFailure, Taken
 from celery_poison.extensions.outbox.packing import unpack
 from celery_poison.extensions.outbox.send_failures import Cause, NotSent, error_transactions, send_failed
 from celery_poison.extensions.outbox.settings import OutboxSettings
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import bound
 from celery_poison.plugin import Plugin
-from celery_poison.rules.blocks import Kind, read_rules
+from celery_poison.rules.blocks import RuleKind, read_rules
 from celery_poison.rules.reports import Report
 from celery_poison.upstream import hooks
 
@@ -67,7 +67,7 @@ class Relay:
 
     def start(self) -> None:
         """Send from now on, in the background. Safe to call again."""
-        if not self._rounds and hooks.fits(hooks.Part.OUTBOX):
+        if not self._rounds and hooks.fits(hooks.Area.OUTBOX):
             self._begin("poison-relay", lambda: self._make(trouble=False))
             self._begin_moving()
 
@@ -176,7 +176,7 @@ class Rounds:
             return
         self._blocks, raw, now = policies.read(self._ledger, self._ledger.keys.blocks)
         rules, _ = read_rules(raw, now)
-        blocked = {rule.name: rule.until for rule in rules.values() if rule.kind is Kind.TASK}
+        blocked = {rule.name: rule.until for rule in rules.values() if rule.kind is RuleKind.TASK}
         for task in self._blocked.keys() - blocked.keys():
             self._lanes.resend(task=task)
         self._blocked = blocked
@@ -206,7 +206,7 @@ class Rounds:
         self._handover.close()
         self._ledger.disconnect()
 
-    def _send(self, lease: Lease) -> None:
+    def _send(self, lease: LaneLease) -> None:
         over = [Copy(taken.seq, "") for taken in lease.messages if taken.note < 0]
         sendable = [taken for taken in lease.messages if taken.note >= 0]
         batch: list[tuple[int, int, Outgoing]] = []
@@ -250,7 +250,7 @@ class Rounds:
 
     # --- what could not be sent --------------------------------------------------------------------
 
-    def _failed(self, lease: Lease, taken: Sequence[Taken], error: NotSent) -> None:
+    def _failed(self, lease: LaneLease, taken: Sequence[Taken], error: NotSent) -> None:
         if error.confirmed:  # the rest is taken again at once: nothing has failed yet
             self._lanes.sent(lease, error.confirmed)
             return
@@ -259,18 +259,20 @@ class Rounds:
         head, last, note = taken[0], taken[-1].seq, error.detail
         # What is wrong with one message, nobody knows of which: each is sent by itself (TP1-7).
         if len(taken) > 1 and cause in (Cause.BAD_MESSAGE, Cause.DEFINITION):
-            self._lanes.failed(lease, Failure(verdict="again", wait_ms=0, single=last))
+            self._lanes.failed(lease, SendingFailure(verdict="again", wait_ms=0, single=last))
             return
         single = last if len(taken) > 1 and cause is not Cause.TASK_BLOCKED else 0
         if cause.row.retried and lease.tries < settings.outbox_retries:
             wait = int(settings.outbox_retry_interval * 1000)
-            retry = Failure(verdict="retry", wait_ms=wait, seq=head.seq, single=single, cause=cause.value)
+            retry = SendingFailure(
+                verdict="retry", wait_ms=wait, seq=head.seq, single=single, cause=cause.value
+            )
             self._lanes.failed(lease, retry)
             return
         blocks = cause.blocks(lane.queue, settings.outbox_auto_block)
         is_told = lease.failed_seq == head.seq
         report = None if is_told else self._report(lease, head, error, blocks=blocks)
-        failure = Failure(
+        failure = SendingFailure(
             verdict="failed",
             wait_ms=int(settings.outbox_resend_interval * 1000),
             seq=head.seq,
@@ -285,7 +287,7 @@ class Rounds:
         if not is_told:
             self._say(lease, head, error, blocked=blocked)
 
-    def _report(self, lease: Lease, head: Taken, error: NotSent, *, blocks: bool) -> Report | None:
+    def _report(self, lease: LaneLease, head: Taken, error: NotSent, *, blocks: bool) -> Report | None:
         try:
             message = unpack(head.packed)
         except (ValueError, TypeError):
@@ -301,7 +303,7 @@ class Rounds:
             uncertain=uncertain,
         )
 
-    def _say(self, lease: Lease, head: Taken, error: NotSent, *, blocked: bool | None) -> None:
+    def _say(self, lease: LaneLease, head: Taken, error: NotSent, *, blocked: bool | None) -> None:
         lane, task = lease.lane, head.packed.partition(b"\t")[0].decode("utf-8", "replace")
         if blocked is None:
             return

@@ -18,7 +18,7 @@ from celery_poison.broker.capture import Outgoing, reported
 from celery_poison.errors import PoisonError
 from celery_poison.extensions.outbox.lanes import Copy
 from celery_poison.extensions.outbox.packing import row_of
-from celery_poison.rules.reports import Kind, Report
+from celery_poison.rules.reports import Report, ReportKind
 
 
 class Blocks(Enum):
@@ -30,7 +30,7 @@ class Blocks(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SendFailure:
     """One row of table 2-3.
 
     Attributes:
@@ -62,7 +62,7 @@ class Cause(StrEnum):
     BAD_MESSAGE = "bad_message"
 
     @property
-    def row(self) -> Row:
+    def row(self) -> SendFailure:
         return _ROWS[self]
 
     def blocks(self, queue: str, auto_block: bool | Collection[str]) -> bool:
@@ -73,38 +73,40 @@ class Cause(StrEnum):
 
 
 _ROWS = {
-    Cause.DEFINITION: Row(
+    Cause.DEFINITION: SendFailure(
         2, "the broker refuses the queue, the exchange or the size, as they are configured"
     ),
-    Cause.TRANSPORT: Row(
+    Cause.TRANSPORT: SendFailure(
         3,
         "the broker is not reachable, or the connection broke",
         retried=True,
         uncertain=True,
         blocks=Blocks.WHERE_DEFINED,
     ),
-    Cause.NO_CONFIRMATION: Row(
+    Cause.NO_CONFIRMATION: SendFailure(
         4,
         "the broker did not confirm the message in time",
         retried=True,
         uncertain=True,
         blocks=Blocks.WHERE_DEFINED,
     ),
-    Cause.NOT_REPLICATED: Row(
+    Cause.NOT_REPLICATED: SendFailure(
         5, "the broker has too few replicas to take the message", retried=True, blocks=Blocks.WHERE_DEFINED
     ),
-    Cause.RESOURCES: Row(
+    Cause.RESOURCES: SendFailure(
         6, "the broker or the queue is full, or short of memory or disk", retried=True, blocks=Blocks.NEVER
     ),
-    Cause.TASK_BLOCKED: Row(
+    Cause.TASK_BLOCKED: SendFailure(
         7,
         "messages of this task are blocked (`celery poison block --task`)",
         by_task=True,
         blocks=Blocks.WHERE_DEFINED,
     ),
-    Cause.UNROUTABLE: Row(8, "the broker knows no such queue or exchange, or no queue is bound"),
-    Cause.UNKNOWN_TASK: Row(9, "the worker that received it knows no task of this name", by_task=True),
-    Cause.BAD_MESSAGE: Row(
+    Cause.UNROUTABLE: SendFailure(8, "the broker knows no such queue or exchange, or no queue is bound"),
+    Cause.UNKNOWN_TASK: SendFailure(
+        9, "the worker that received it knows no task of this name", by_task=True
+    ),
+    Cause.BAD_MESSAGE: SendFailure(
         10, "a header, a property or the priority is nothing that can be sent", by_task=True
     ),
 }
@@ -189,7 +191,7 @@ def send_failed(
         blocked: the queue, or this task of it, is blocked by this failure.
         uncertain: it may have arrived all the same (rows 3 and 4).
     """
-    kind, unsent = Kind.SEND_FAILED.value, reported(outgoing)
+    kind, unsent = ReportKind.SEND_FAILED.value, reported(outgoing)
     return Report(
         kind=kind,
         id=f"{kind}:{unsent.mid}:{seq}",

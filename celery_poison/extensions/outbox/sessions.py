@@ -73,7 +73,7 @@ def publishing_in(session: Any, app: Celery | None = None) -> Iterator[None]:
     outbox = outbox_of(plugin)
     if outbox is None:
         raise ConfigurationError("publishing_in() needs the extension outbox, which is not installed")
-    if not hooks.fits(hooks.Part.OUTBOX):
+    if not hooks.fits(hooks.Area.OUTBOX):
         raise ConfigurationError(
             "publishing_in() needs the outbox, which does not fit this version of Celery"
         )

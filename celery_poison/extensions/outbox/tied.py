@@ -54,7 +54,7 @@ class Tied:
     @contextmanager
     def publishing(self) -> Iterator[None]:
         """Hold back what is published in here; drop it if this block raises."""
-        if not hooks.fits(hooks.Part.OUTBOX):
+        if not hooks.fits(hooks.Area.OUTBOX):
             raise ConfigurationError(
                 "publishing() needs the outbox, which does not fit this version of Celery"
             )

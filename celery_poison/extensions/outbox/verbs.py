@@ -22,7 +22,7 @@ from celery_poison.cli.session import (
 )
 from celery_poison.errors import MessageNotFound
 from celery_poison.extensions.outbox.database import waiting_rows
-from celery_poison.extensions.outbox.desk import OutboxDesk, Waiting
+from celery_poison.extensions.outbox.desk import OutboxDesk, OutboxMessage
 from celery_poison.extensions.outbox.lanes import LaneRecord
 from celery_poison.extensions.outbox.relay import Relay
 from celery_poison.extensions.outbox.send_failures import Cause
@@ -116,7 +116,7 @@ def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int) -
     answer_table(messages, headings, _row, "nothing", title=title, hint=hint)
 
 
-def _row(found: Waiting) -> list[object]:
+def _row(found: OutboxMessage) -> list[object]:
     message = found.message
     if message is None:
         return [found.seq, "not to be read", "-", found.lane.queue if found.lane else "-", "-", "-"]

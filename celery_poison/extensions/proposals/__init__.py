@@ -15,7 +15,7 @@ from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import Ledger
 
 
-class Waiting(Extension):
+class ProposalsExtension(Extension):
     """Shows what waits for a person."""
 
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
@@ -35,4 +35,4 @@ class Waiting(Extension):
         )
 
 
-EXTENSION = Waiting
+EXTENSION = ProposalsExtension

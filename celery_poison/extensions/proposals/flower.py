@@ -13,7 +13,7 @@ from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.api import Api
 from celery_poison.flower.pages import ActingPage
-from celery_poison.flower.parts import Part
+from celery_poison.flower.parts import FlowerPart
 
 
 async def decide(of: Guarded, verb: str) -> Any:
@@ -41,7 +41,7 @@ async def proposal(api: Api) -> Any:
     return waiting and waiting.as_dict()
 
 
-class Decide(ActingPage):
+class DecideProposal(ActingPage):
     """Goes back to the list, whose section says what became of the proposal."""
 
     @authenticated
@@ -53,8 +53,8 @@ class Decide(ActingPage):
         self.redirect(self.reverse_url("poison") + f"?decided={verb}", status=303)
 
 
-PART = Part(
-    [url(r"/poison/proposal/(apply|dismiss)", Decide, name="poison-proposal")],
+PART = FlowerPart(
+    [url(r"/poison/proposal/(apply|dismiss)", DecideProposal, name="poison-proposal")],
     api={"proposal": {"get": proposal}, "proposal/(apply|dismiss)": {"post": decide}},
     sections=[str(Path(__file__).with_name("section.html"))],
 )

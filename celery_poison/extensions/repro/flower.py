@@ -7,7 +7,7 @@ from tornado.web import HTTPError, authenticated, url
 
 from celery_poison.extensions.repro.writing import Repro, call_of, repro_of
 from celery_poison.flower.pages import Page
-from celery_poison.flower.parts import Part
+from celery_poison.flower.parts import FlowerPart
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 
@@ -28,7 +28,7 @@ def _repro(app: Celery, quarantine: Quarantine, mid: str) -> Repro:
 
 
 _ABOUT = "A pytest file in which the task dies of this message again."
-PART = Part(
+PART = FlowerPart(
     [url(r"/poison/repro/(.+)", ReproFile, name="poison-repro")],
     downloads={"poison-repro": ("Failing test", _ABOUT)},
 )

@@ -13,7 +13,7 @@ from celery_poison.cli.output import print_json, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb
 from celery_poison.errors import IllegalTransition
 from celery_poison.extensions.repro.shrinking import Spent, shrink
-from celery_poison.extensions.repro.writing import Call, Repro, call_of, repro_of
+from celery_poison.extensions.repro.writing import Repro, TaskCall, call_of, repro_of
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.private_files import open_private
 
@@ -51,7 +51,7 @@ def repro(ctx: click.Context, id: str, output: Path | None, pickled: bool, **opt
         if made.hidden or call.pickled is not None:
             raise IllegalTransition("--minimise needs JSON arguments, and poison_redact may hide none")
 
-        def written(smaller: Call) -> Repro:
+        def written(smaller: TaskCall) -> Repro:
             return repro_of(app, record, stored, smaller)
 
         call, found = _minimised(call, written, options["attempts"], options["seconds"])
@@ -83,7 +83,7 @@ def _write(made: Repro, output: Path | None) -> Path | None:
     return path
 
 
-def _minimised(call: Call, written: Any, attempts: int, seconds: int) -> tuple[Call, dict[str, Any]]:
+def _minimised(call: TaskCall, written: Any, attempts: int, seconds: int) -> tuple[TaskCall, dict[str, Any]]:
     """Return the smallest call that ends the task as the first one does, and a summary of the search."""
     until, runs = time.monotonic() + seconds, 0
 
@@ -106,7 +106,7 @@ def _is_call(value: Any) -> bool:
     return len(value) == 2 and isinstance(value[0], list) and isinstance(value[1], dict)
 
 
-def _with(call: Call, value: Any) -> Call:
+def _with(call: TaskCall, value: Any) -> TaskCall:
     args, kwargs = value
     return call._replace(args=args, kwargs=kwargs, shown=(args, kwargs))
 

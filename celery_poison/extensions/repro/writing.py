@@ -38,7 +38,7 @@ _CELERYS = ("lang", "task", "argsrepr", "kwargsrepr", "compression", "x-death", 
 PICKLE = ("application/x-python-serialize", "application/pickle")
 
 
-class Call(NamedTuple):
+class TaskCall(NamedTuple):
     """What a task is called with.
 
     Attributes:
@@ -68,7 +68,9 @@ class Repro(NamedTuple):
     hidden: int
 
 
-def call_of(app: Celery, redact: Redact, task: str, stored: StoredMessage, *, pickled: bool = False) -> Call:
+def call_of(
+    app: Celery, redact: Redact, task: str, stored: StoredMessage, *, pickled: bool = False
+) -> TaskCall:
     """Return the call that a message asks for; a pickled one is not opened.
 
     Raises:
@@ -81,14 +83,14 @@ def call_of(app: Celery, redact: Redact, task: str, stored: StoredMessage, *, pi
         if not {*PICKLE} & prepare_accept_content(app.conf.accept_content):
             raise BodyRefused("it is pickled, and accept_content has no pickle: no worker opens it either")
         body = unpacked(stored, _LARGEST)
-        return Call(pickled=body, headers=headers, shown_headers=shown_headers)
+        return TaskCall(pickled=body, headers=headers, shown_headers=shown_headers)
     body = json_of(stored, _LARGEST)
     args, kwargs, _ = call_in(body)
     if _depth(body) > _DEEPEST:
         raise BodyRefused("its arguments are nested too deeply for a Python file")
     shown_args, shown_kwargs, _ = call_in(redacted(app, redact, task, body))
     shown = shown_args, shown_kwargs
-    return Call(args, kwargs, shown, headers=headers, shown_headers=shown_headers)
+    return TaskCall(args, kwargs, shown, headers=headers, shown_headers=shown_headers)
 
 
 def _headers_of(stored: StoredMessage) -> dict[str, Any]:
@@ -145,7 +147,7 @@ def _is_name(text: str) -> bool:
     return all(part.isidentifier() and not keyword.iskeyword(part) for part in text.split("."))
 
 
-def repro_of(app: Celery, record: MessageRecord, stored: StoredMessage, call: Call) -> Repro:
+def repro_of(app: Celery, record: MessageRecord, stored: StoredMessage, call: TaskCall) -> Repro:
     """Return the test of a message.
 
     Raises:
@@ -194,7 +196,7 @@ def _soft_limit(app: Celery, record: MessageRecord, stored: StoredMessage) -> fl
     return None
 
 
-def _pairs(call: Call) -> Iterator[tuple[Any, Any, str]]:
+def _pairs(call: TaskCall) -> Iterator[tuple[Any, Any, str]]:
     args, kwargs = call.shown or ([], {})
     yield [*call.args], args, "args"
     yield call.kwargs, kwargs, "kwargs"
