@@ -84,6 +84,8 @@ def test_a_failed_message_is_shown_as_failed(crew: Crew, watcher: Watcher) -> No
         (kept,) = crew.quarantine.list()
         crew.quarantine.fail([kept.mid])
         crew.await_that(lambda: watcher.of(result.id).state == "FAILURE", "shown as failed")
+        # Exporters count the class that stands before the bracket.
+        assert watcher.of(result.id).exception.startswith("GivenUp('celery_poison: ")
 
 
 def test_NEW_1_the_fleet_gate_is_told_as_an_event_when_it_closes_and_when_its_time_is_over(
