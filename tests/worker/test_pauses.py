@@ -13,6 +13,20 @@ from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+def test_NEW_26_who_finds_the_lock_taken_of_a_run_that_ended_with_its_worker_is_put_back_until_that_is_free(
+    new_crew: Callable[..., Crew], broker_url: str
+) -> None:
+    crew = new_crew(broker_url, poison_activation_interval=8.0)
+    with crew.worker(), crew.worker("w2") as other:
+        other.wait_ready()
+        assert crew.send("locks", "its worker").get(timeout=PATIENCE) is None
+        assert crew.log_text().count("had cut a run off") < 6
+        crew.await_that(lambda: not crew.quarantine.list(candidates=True), "cleared")
+    assert not crew.quarantine.list() and len(crew.events("worker_lost")) == 1
+
+
 @pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 def test_NEW_26_who_finds_the_lock_of_its_dead_run_taken_is_put_back_until_that_is_free(
     new_crew: Callable[..., Crew], broker_url: str
