@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.broker.kit import Site
+from tests.broker.sqs import NEEDED, SqsServer
 
 
 @pytest.fixture
@@ -27,3 +28,11 @@ def new_site(new_redis_url: Callable[[], str]) -> Iterator[Callable[..., Site]]:
 @pytest.fixture
 def site(new_site: Callable[..., Site]) -> Site:
     return new_site()
+
+
+@pytest.fixture(scope="module")
+def sqs() -> Iterator[SqsServer]:
+    for module in NEEDED:
+        pytest.importorskip(module, reason="moto's SQS is not installed")
+    with SqsServer() as server:
+        yield server

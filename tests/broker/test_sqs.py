@@ -2,49 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from celery_poison.testing.servers import Server, free_ports
-
-
-class SqsServer(Server):
-    """moto's server, which plays SQS and keeps everything in memory."""
-
-    title = "SQS"
-
-    def __init__(self) -> None:
-        super().__init__()
-        (self.port,) = free_ports()
-
-    @property
-    def url(self) -> str:
-        return f"sqs://testing:testing@127.0.0.1:{self.port}//"
-
-    def _launch(self) -> subprocess.Popen[bytes]:
-        return self._spawn(sys.executable, "-m", "moto.server", "-p", str(self.port))
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/moto-api/", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-
-@pytest.fixture
-def sqs() -> Iterator[SqsServer]:
-    # In an extra of its own: moto's server brings much for one test.
-    for module in ("moto.server", "boto3", "pycurl"):
-        pytest.importorskip(module, reason="moto's SQS is not installed")
-    with SqsServer() as server:
-        yield server
+from tests.broker.sqs import OPTIONS, SqsServer
 
 
 @pytest.mark.rest
@@ -53,13 +17,7 @@ def test_SAP_3_NEW_30_on_SQS_a_poison_that_kills_its_worker_is_quarantined_at_it
 ) -> None:
     fleet = new_fleet(
         sqs.url,
-        broker_transport_options={
-            "region": "us-east-1",
-            "is_secure": False,
-            "visibility_timeout": 5,
-            "polling_interval": 0.3,
-            "wait_time_seconds": 1,
-        },
+        broker_transport_options=OPTIONS,
         worker_enable_remote_control=False,
     )
     poison = fleet.send("kill_group")
