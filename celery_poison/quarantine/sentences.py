@@ -141,7 +141,7 @@ def _crashed(entry: Entry) -> str:
     if entry["crashes"]:
         sentence += f": death {entry['crashes']}, strike {entry['strikes']}"
     if entry["outcome"] == "shared" and not entry["note"]:
-        sentence += "; others ran beside it and share the blame"
+        sentence += "; others may share the blame"
     return sentence + _noted(entry) + _proven(entry)
 
 
