@@ -106,6 +106,14 @@ def span(seconds: float) -> str:
     return f"{brief[:-1]} {'min' if brief[-1] == 'm' else brief[-1]}"
 
 
+def size(number: int) -> str:
+    """Return a number of bytes for people, e.g. ``417.0 kB``."""
+    for unit, name in ((1 << 20, "MB"), (1 << 10, "kB")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return f"{number} bytes"
+
+
 def count_of(number: int, noun: str) -> str:
     """Return number and noun, e.g. ``1 message``, ``2 processes``."""
     plural = noun + ("es" if noun.endswith("s") else "s")

@@ -49,9 +49,9 @@ def list_(
 ) -> None:
     """List messages, newest first; by default those in quarantine.
 
-    Fields of --filter: id, mid, task, queue, group, cause, arguments, fingerprint, worker, incident, reason
-    (text, with * and ?); deliveries, deaths (crashes), strikes, failures, payload_bytes, releases_left,
-    age (numbers; ages in s, m, h, d).
+    Fields of --filter: id, mid, task, queue, group, cause, arguments, fingerprint, worker, incident, where,
+    reason (text, with * and ?); deliveries, deaths (crashes), strikes, failures, size (payload_bytes),
+    releases_left, age (numbers; ages in s, m, h, d).
 
     \b
     celery -A proj poison list

@@ -15,8 +15,9 @@ import click
 from kombu.utils import json as kombu_json
 
 from celery_poison import causes
-from celery_poison.basics.text import clean, duration, short
+from celery_poison.basics.text import clean, duration, short, size
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.evidence import place_in
 from celery_poison.quarantine.private_files import open_private
 from celery_poison.states import State
 
@@ -140,7 +141,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, fi
 
 
 #: Columns that are left out where lines are too long, in this order: JSON has them all the same.
-_SPARED = ("POOL", "STARTED", "NOTICED", "TOOK", "OLDEST", "NOTICED BY", "PID")
+_SPARED = ("POOL", "SIZE", "STARTED", "NOTICED", "TOOK", "OLDEST", "NOTICED BY", "PID")
 #: Headings whose columns are cut where lines are too long still, in this order, and at which end.
 _ELASTIC = {"ARGUMENTS": "right", "FINGERPRINT": "right", "TASK": "left"}
 _ELASTIC |= dict.fromkeys(("WORKER", "QUEUES", "PUT BACK", "WHERE", "CAUSE"), "right")
@@ -198,8 +199,8 @@ def answer_records(
     several = len({record.state for record in records}) > 1
     # Of what is not kept no arguments are stored: where it is at this moment matters more.
     is_live = all(record.state in (State.DLNG, State.TBDL) for record in records)
-    last = "WHERE" if is_live else "ARGUMENTS"
-    headings = ("ID", "TASK", "CAUSE", "DEATHS", "AGE", last, *(["STATE"] if several else []))
+    own = ("DEATHS", "AGE", "WHERE") if is_live else ("WHERE", "SIZE", "AGE", "ARGUMENTS")
+    headings = ("ID", "TASK", "CAUSE", *own, *(["STATE"] if several else []))
     ids = [record.id for record in records]
     names = [record.id if ids.count(record.id) == 1 else record.mid for record in records]
 
@@ -207,8 +208,10 @@ def answer_records(
         name = record.id if ids.count(record.id) == 1 else record.mid
         since = record.quarantined_at or record.first_seen or record.last_seen
         age, cause = duration(now - since) if since else "-", causes.short(record.cause) or "-"
-        shown = record.reason if is_live else record.arguments
-        cells = short(name, names), record.task, cause, record.crashes, age, shown or "-"
+        where, bytes_ = place_in(record.evidence.source), size(record.payload_bytes)
+        live = (record.crashes, age, record.reason or "-")
+        kept = (where or "-", bytes_, age, record.arguments or "-")
+        cells = (short(name, names), record.task, cause, *(live if is_live else kept))
         return (*cells, record.state) if several else cells
 
     answer_table(records, headings, row, empty, fit=True, title=title, hint=hint)

@@ -11,9 +11,17 @@ from celery import Celery
 from kombu.utils.json import dumps
 
 from celery_poison import causes
-from celery_poison.basics.text import clean, clock, count_of, near_paths
+from celery_poison.basics.text import argument, clean, clock, command, count_of, near_paths, short, size
 from celery_poison.cli.next_acts import acts_on, decision
-from celery_poison.cli.output import print_json, print_rows, print_wrapped, say, wants_json
+from celery_poison.cli.output import (
+    is_terminal,
+    print_json,
+    print_rows,
+    print_wrapped,
+    say,
+    terminal_width,
+    wants_json,
+)
 from celery_poison.cli.session import app_of, json_option, open_quarantine, utc_option, verb
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
@@ -28,15 +36,16 @@ from celery_poison.states import State
 
 @verb(
     click.argument("id"),
+    click.option("--all", "everything", is_flag=True, help="History, headers, body and all else."),
     click.option("--raw", is_flag=True, help="Write the body to stdout, byte for byte as it was received."),
     utc_option,
     json_option,
 )
-def show(ctx: click.Context, id: str, raw: bool) -> None:
-    """Show one message: where it died, its arguments, the next command, and all that is on record.
+def show(ctx: click.Context, id: str, everything: bool, raw: bool) -> None:
+    """Show one message: where it died, its arguments, what is usual, and the next command.
 
-    ID is a task id, or a mid where several messages carry one task id. Nothing is unpickled: a body that is
-    not JSON is shown as bytes. The text hides arguments that poison_redact names; --json and --raw do not.
+    ID is a task id, or a mid where several messages share one. Nothing is unpickled: a body that is not JSON
+    is shown as bytes. poison_redact hides arguments in the text, not in --json and --raw.
 
     \b
     celery -A proj poison show 0b6d1a0c-4f0e-4d0a-9f5e-6c1f3a1f2b11
@@ -54,6 +63,10 @@ def show(ctx: click.Context, id: str, raw: bool) -> None:
         print_json(whole(detail))
     else:
         _tell(ctx.obj, app_of(ctx), detail)
+        if everything:
+            _tell_all(ctx.obj, app_of(ctx), detail)
+        else:
+            say(f"the rest: {command(f'poison show --all {argument(short(detail.record.id))}')}", err=True)
 
 
 def whole(detail: Detail) -> dict[str, Any]:
@@ -85,7 +98,24 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     if usual:
         console.echo("")
         print_wrapped(f"Usually: {usual}.", "", 0)
-    _section(console, "next", acts)
+    _section(console, "next", _cut(acts))
+    facts = (
+        f"queue {record.queue}" if record.queue else "",
+        size(record.payload_bytes) if record.payload_bytes else "",
+        f"worker {record.worker.partition('/')[0]}" if record.worker else "",
+        f"quarantined {clock(record.quarantined_at)}" if record.quarantined_at else "",
+    )
+    console.echo("")
+    print_wrapped(", ".join(filter(None, (*facts, _counts(detail)))), "", 0)
+    if stored is None and record.state == State.FAIL:
+        console.echo("The message itself is gone for good: it was purged.")
+    elif stored is None and record.state != State.DLVD:
+        console.echo("The message itself is with the broker: only quarantine keeps headers and body.")
+
+
+def _tell_all(console: Any, app: Celery, detail: Detail) -> None:
+    """Print what is on record beside the answer."""
+    record, stored = detail.record, detail.stored
     _section(console, "record", [(name, value) for name, value in _facts(detail) if value not in ("", "-")])
     for title, rows in sentences.failure_rows(detail.failure):
         _section(console, title, [(name, near_paths(text)) for name, text in rows])
@@ -93,12 +123,14 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     _history(console, detail.history)
     if stored is not None:
         _message(console, app, detail, stored)
-    elif record.state == State.FAIL:
-        console.echo("\nThe message itself is gone for good: it was purged.")
-    elif record.state != State.DLVD:
-        console.echo("\nThe message itself is with the broker: only quarantine keeps headers and body.")
-    if acts:
-        say(f"next: {acts[0][0]}", err=True)
+
+
+def _cut(acts: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Return them with shorter sentences where a line would not fit the terminal: a command stays whole."""
+    if not is_terminal():
+        return acts
+    room = max(1, terminal_width() - 4 - max((len(typed) for typed, _ in acts), default=0))
+    return [(typed, what if len(what) <= room else f"{what[: room - 1]}…") for typed, what in acts]
 
 
 def _folded(stack: Sequence[str]) -> list[str]:
@@ -140,14 +172,25 @@ def _message(console: Any, app: Celery, detail: Detail, stored: StoredMessage) -
         console.echo(f"  {line}")
 
 
-def _facts(detail: Detail) -> list[tuple[str, object]]:
+def _counts(detail: Detail) -> str:
+    """Return how often it was delivered, died, and so on; what never happened is left out."""
     record = detail.record
     # What is only observed counts for nothing, and has died all the same.
     seen = sum(entry.get("event") == "crashed" for entry in detail.history if entry.get("note") == "observed")
-    deaths = count_of(record.crashes or seen, "death")
+    counts = {
+        "start": record.deliveries,
+        "death": record.crashes or seen,
+        "strike": record.strikes,
+        "failure": record.failures,
+        "release": record.releases,
+    }
+    return ", ".join(count_of(number, noun) for noun, number in counts.items() if number)
+
+
+def _facts(detail: Detail) -> list[tuple[str, object]]:
+    record = detail.record
     least = "at least " if record.incident and record.cause in causes.OF_WORKERS else ""
     died = f"start {record.deliveries}, process {record.pid}, after {least}{record.runtime_ms / 1000:g} s"
-    counted = f"{record.deliveries} deliveries, {deaths}, {record.strikes} strikes,"
     return [
         ("mid", record.mid),
         ("state", record.state),
@@ -158,7 +201,7 @@ def _facts(detail: Detail) -> list[tuple[str, object]]:
         ("releases left", record.releases_left or ""),
         ("cause", record.cause),
         ("last death", died if record.pid else ""),
-        ("counts", f"{counted} {record.failures} failures, {record.releases} releases"),
+        ("counts", _counts(detail)),
         ("worker", record.worker),
         ("incident", record.incident),
         ("fingerprint", record.fingerprint),

@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu.utils.json import dumps
 
-from celery_poison.basics.text import clean, count_of, duration, span, when
+from celery_poison.basics.text import clean, count_of, duration, size, span, when
 from celery_poison.basics.text import short as short_id
 from celery_poison.causes import FAILURE, NO_CONVICTIONS, describe, short
 from celery_poison.model import MessageRecord
@@ -102,13 +102,6 @@ def attempts(record: MessageRecord) -> str:
 
 def node(worker: str) -> str:
     return say(worker.partition("/")[0]) or "–"
-
-
-def size(number: int) -> str:
-    for unit, name in ((1 << 20, "MB"), (1 << 10, "kB")):
-        if number >= unit:
-            return f"{number / unit:.1f} {name}"
-    return f"{number} bytes"
 
 
 def at(entry: Mapping[str, str]) -> float:

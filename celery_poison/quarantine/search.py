@@ -25,15 +25,18 @@ from celery_poison import causes
 from celery_poison.basics.text import did_you_mean
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord, Record
+from celery_poison.quarantine.evidence import place_in
 
 #: A message, or what many have in common.
 T = TypeVar("T")
 
 TEXT_FIELDS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "reason", "arguments"),
+    "where",
 )
 NUMBER_FIELDS = (
-    *("deliveries", "deaths", "crashes", "strikes", "failures", "payload_bytes", "releases_left"),
+    *("deliveries", "deaths", "crashes", "strikes", "failures", "size", "payload_bytes"),
+    "releases_left",
 )
 AGE = "age"
 GROUP = "group"
@@ -57,7 +60,12 @@ _COMPARE = {
 
 
 #: Where a field has another name than the attribute, or comes of several.
-_READ_FROM = {GROUP: ("task", "cause", "fingerprint"), "deaths": ("crashes",)}
+_READ_FROM = {
+    GROUP: ("task", "cause", "fingerprint"),
+    "deaths": ("crashes",),
+    "size": ("payload_bytes",),
+    "where": ("evidence",),
+}
 
 
 class BadFilter(PoisonError):
@@ -125,6 +133,8 @@ class Condition:
     def _holds(self, value: Any) -> bool:
         if self.field in NUMBER_FIELDS:
             return bool(_COMPARE[self.operator](value, self._number()))
+        if self.field == "where":
+            value = place_in(value.source)
         ids = (group_id(*value), group_id(*value[:2])) if self.field == GROUP else ()  # of both its groups
         same = self.value in ids if ids else fnmatchcase(value, self.value)
         return same is (self.operator == "=")

@@ -38,20 +38,54 @@ def test_SAP_7_list_prints_what_is_in_quarantine_newest_first(console: Console, 
     second = keeper.send_and_keep("fleet.kill_child", cause="exit:7")
     assert [message["mid"] for message in console.json("list")] == [second, first]
     heading, *rows = console.out("list").splitlines()
-    assert heading.split() == ["ID", "TASK", "CAUSE", "DEATHS", "AGE", "ARGUMENTS"]
-    assert [[*row.split()[1:4], *row.split()[5:]] for row in rows] == [
-        ["fleet.kill_child", "exit:7", "2", "no", "arguments"],
-        ["fleet.healthy", "SIGKILL", "2", "1"],
+    assert heading.split() == ["ID", "TASK", "CAUSE", "WHERE", "SIZE", "AGE", "ARGUMENTS"]
+    assert [[*row.split()[1:6], *row.split()[7:]] for row in rows] == [
+        ["fleet.kill_child", "exit:7", "-", "77", "bytes", "no", "arguments"],
+        ["fleet.healthy", "SIGKILL", "-", "78", "bytes", "1"],
     ]
 
 
 def test_the_headings_of_list_are_names_of_filters(console: Console, keeper: Keeper) -> None:
-    keeper.send_and_keep("fleet.healthy", "a.png")
+    stack = json.dumps({"stack": ["draw (/srv/shop.py:63)"]})
+    keeper.app.send_task("fleet.healthy", ["a.png"])
+    keeper.keep(keeper.receive(), evidence=stack)
     heading, row = console.out("list").splitlines()
-    id, task, cause, deaths, _, arguments = row.split()
-    assert heading.lower().split() == ["id", "task", "cause", "deaths", "age", "arguments"]
-    same = f"id={id}* task={task} cause={cause.lower()} deaths={deaths} age<1h 'arguments={arguments}'"
+    id, task, cause, where, size, _, _, arguments = row.split()
+    assert heading.lower().split() == ["id", "task", "cause", "where", "size", "age", "arguments"]
+    same = f"id={id}* task={task} cause={cause.lower()} where={where} size={size} age<1h"
+    same += f" 'arguments={arguments}'"
+    assert where == "shop.py:63"
     assert len(console.json("list", "--filter", same)) == 1
+
+
+def test_NEW_14_show_answers_within_24_lines_of_80_columns_and_the_rest_is_asked_for(
+    console: Console, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = {
+        "stack": [
+            "report (/srv/shop/reports/yearly.py:128)",
+            *(f"call{n} (/x/celery/{n}.py:1)" for n in range(19)),
+        ],
+        "rss_kb": 377_856,
+        "peak_kb": 377_856,
+        "limit_kb": 512_000,
+        "limit_of": "group",
+        "grown_kb": 323_000,
+        "grew_kb_s": 71_000,
+        "grew_for_s": 5.0,
+        "grew_curve": [40 * n for n in range(24)],
+    }
+    keeper.app.send_task("fleet.healthy", ["x" * 30] * 5)
+    mid = keeper.keep(keeper.receive(), cause="oom", evidence=json.dumps(evidence))
+    monkeypatch.setenv("COLUMNS", "80")
+    for module in ("output", "show"):
+        monkeypatch.setattr(f"celery_poison.cli.{module}.is_terminal", lambda: True)
+    told = console.out("show", mid)
+    assert sum(-(-len(line) // 80) for line in told.splitlines()) < 24, told
+    assert (
+        "oom in report (" in told and "Usually: give it more memory" in told and "release --to QUEUE" in told
+    )
+    assert "headers" not in told and "headers" in console.out("show", mid, "--all")
 
 
 def test_list_fits_into_80_columns_and_cuts_arguments_and_the_beginning_of_task_names(
@@ -160,7 +194,7 @@ def test_list_shows_what_runs_at_this_moment(console: Console, fleet: Fleet, kee
 
 def test_SAP_7_show_tells_the_story_history_headers_and_body(console: Console, keeper: Keeper) -> None:
     mid = keeper.send_and_keep("fleet.healthy", "Grüße", headers={"x-tenant": "acme"})
-    told = console.out("show", mid)
+    told = console.out("show", mid, "--all")
     title, arguments, *_ = told.splitlines()
     assert title.endswith("]  SIGKILL") and arguments == 'arguments: "Grüße"'
     assert "In quarantine. It killed its process by SIGKILL. Killed 2 processes." in told
@@ -187,7 +221,7 @@ def test_show_never_opens_a_pickle_and_shows_its_bytes(console: Console, keeper:
     from tests.apps.tasks import KillsItsReader
 
     mid = keeper.send_and_keep("fleet.unpickled", KillsItsReader(), serializer="pickle")
-    told = console.out("show", mid)
+    told = console.out("show", mid, "--all")
     assert "application/x-python-serialize" in told
     assert "00000000  80 " in told
     assert console.json("show", mid)["body"] is None
@@ -195,7 +229,7 @@ def test_show_never_opens_a_pickle_and_shows_its_bytes(console: Console, keeper:
 
 def test_show_unpacks_a_compressed_body_but_no_bomb(console: Console, keeper: Keeper) -> None:
     packed = keeper.send_and_keep("fleet.healthy", "x" * 3000, compression="gzip")
-    assert "compressed (application/x-gzip)" in console.out("show", packed)
+    assert "compressed (application/x-gzip)" in console.out("show", packed, "--all")
     assert console.json("show", packed)["body"][0] == ["x" * 3000]
     keeper.app.tasks["fleet.healthy"].delay(1)
     message = keeper.receive()
@@ -203,7 +237,7 @@ def test_show_unpacks_a_compressed_body_but_no_bomb(console: Console, keeper: Ke
     headers = json.dumps({**message.headers, "compression": method})
     bomb = keeper.keep(message, body=body, headers=headers)
     assert console.json("show", bomb)["body"] is None
-    assert "more bytes" in console.out("show", bomb)
+    assert "more bytes" in console.out("show", bomb, "--all")
 
 
 def test_show_remembers_from_the_journal_what_has_ended_since(
@@ -214,7 +248,7 @@ def test_show_remembers_from_the_journal_what_has_ended_since(
     fleet.quarantine.release([mid], actor="ann", note="why not")
     with fleet.worker():
         fleet.app.AsyncResult(id).get(timeout=PATIENCE)
-    told = console.out("show", id)
+    told = console.out("show", id, "--all")
     assert "It was released by ann: why not; then it ended well." in told
     seen = console.json("show", id[:8])
     assert (seen["id"], seen["state"], seen["releases"]) == (id, "DLVD", 1)
@@ -227,7 +261,7 @@ def test_show_leads_with_the_line_of_the_users_code_and_hides_what_is_to_be_reda
     stack = ("string_at (/usr/lib/python3.11/ctypes/__init__.py:5)", "resize (/srv/shop.py:42)")
     evidence = Evidence(signal=11, stack=stack).encode()
     mid = keeper.keep(keeper.receive(), cause="signal:11", evidence=evidence)
-    told = console.out("show", mid)
+    told = console.out("show", mid, "--all")
     title, arguments, *_ = told.splitlines()
     assert title.endswith("SIGSEGV in resize (/srv/shop.py:42)")
     assert arguments == 'arguments: "a", seconds=1, api_token="(hidden)"'
@@ -246,7 +280,7 @@ def test_nothing_that_was_stored_reaches_the_terminal_unescaped(
     message = keeper.receive()
     message.headers["task"] = f"fleet.healthy{ESCAPES}"
     mid = keeper.keep(message)
-    arguments = {"show": ("show", mid), "list": ("list",), "journal": ("journal", "tail")}[verb]
+    arguments = {"show": ("show", mid, "--all"), "list": ("list",), "journal": ("journal", "tail")}[verb]
     told = console.out(*arguments)
     assert "fleet.healthy" in told or verb == "list"
     assert not set(told) & {"\x1b", "\x07", "\r", "\x9b", "\u202e"}, told
@@ -419,7 +453,7 @@ def test_paths_below_the_working_directory_are_shown_relative_to_it_and_in_json_
     evidence = json.dumps({"signal": 11, "stack": [frame]})
     keeper.ledger.client.hset(keeper.ledger.keys.message(mid), "evidence", evidence)
     monkeypatch.chdir(tmp_path)
-    shown = console.out("show", mid)
+    shown = console.out("show", mid, "--all")
     assert "SIGSEGV in charge (shop/tasks.py:12)" in shown and str(tmp_path) not in shown
     assert console.json("show", mid)["evidence"]["stack"] == [frame]
 
@@ -429,7 +463,7 @@ def test_NEW_5_show_tells_what_can_be_done_about_what_no_task_can_take(
 ) -> None:
     fleet.send("healthy", 1)
     mid = keeper.keep(keeper.receive(), "unknown_task", crashes=0)
-    out = console.out("show", mid)
+    out = console.out("show", mid, "--all")
     assert "poison release" in out and "poison discard" in out
     assert "runs alone" not in out and "--like" not in out and "--set" not in out
 
@@ -444,7 +478,7 @@ def test_NEW_10_show_leads_with_the_users_line_of_a_failure_and_tells_every_atte
     fleet.send("healthy", 1)
     more = {"failure": kept, "evidence": evidence}
     mid = keeper.keep(keeper.receive(), "failure", crashes=0, **more)
-    out = console.out("show", mid)
+    out = console.out("show", mid, "--all")
     assert "failure in charge (/shop/tasks.py:12)" in out.splitlines()[0]
     assert "shop.Declined  card 4711" in out and "Declined: card 4711" in out
     assert "poison discard" in out and "poison fail" not in out, "its caller was told already"
@@ -492,7 +526,7 @@ def test_NEW_5_what_is_no_task_is_not_offered_a_release(
 ) -> None:
     fleet.send("healthy", 1)
     mid = keeper.keep(keeper.receive(), "not_a_task", crashes=0)
-    result = console.run("show", mid)
+    result = console.run("show", mid, "--all")
     assert "poison release" not in result.output and "poison discard" in result.output
     assert "Usually: find its sender, then discard." in result.stdout.splitlines()
 
@@ -504,7 +538,7 @@ def test_show_says_what_is_usual_and_what_to_type_for_the_cause_and_folds_the_ca
     mid = keeper.send_and_keep("fleet.healthy", 1, cause="oom")
     evidence = json.dumps({"stack": stack})
     keeper.ledger.client.hset(keeper.ledger.keys.message(mid), "evidence", evidence)
-    shown = console.out("show", mid)
+    shown = console.out("show", mid, "--all")
     next, _, rest = shown.partition("record")
     assert "Usually: give it more memory or a smaller input, then release." in next
     assert "poison release --to QUEUE" in next and "poison repro" in next
@@ -515,7 +549,7 @@ def test_what_was_blocked_is_shown_with_the_rules_and_not_with_another_block(
     console: Console, keeper: Keeper
 ) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1, cause="blocked", crashes=0)
-    out = console.out("show", mid)
+    out = console.out("show", mid, "--all")
     assert "poison block --list" in out and "poison unblock --like" in out
     assert "poison block --like" not in out
 
@@ -524,14 +558,14 @@ def test_show_names_the_chord_that_waits(console: Console, keeper: Keeper, fleet
     healthy = fleet.app.tasks["fleet.healthy"]
     chord([healthy.s(1)], healthy.si(2)).apply_async()
     mid = keeper.keep(keeper.receive())
-    assert "A chord waits for it: fleet.healthy." in console.out("show", mid)
-    assert "may have expired" not in console.out("show", mid)
+    assert "A chord waits for it: fleet.healthy." in console.out("show", mid, "--all")
+    assert "may have expired" not in console.out("show", mid, "--all")
     fleet.app.conf.result_expires = 0.001
-    assert "Its other results may have expired" in " ".join(console.out("show", mid).split())
+    assert "Its other results may have expired" in " ".join(console.out("show", mid, "--all").split())
 
 
 def test_what_came_back_after_a_release_says_so(console: Console, keeper: Keeper) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1)
-    assert "came back" not in console.out("show", mid)
+    assert "came back" not in console.out("show", mid, "--all")
     keeper.ledger.client.hset(keeper.ledger.keys.message(mid), "releases", 1)
-    assert "It was released once, and came back." in console.out("show", mid)
+    assert "It was released once, and came back." in console.out("show", mid, "--all")
