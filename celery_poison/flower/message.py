@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from celery_poison.basics.numbers import is_whole
+from celery_poison.basics.text import size
 from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import changing, words
@@ -153,7 +154,7 @@ def _step(entry: Mapping[str, str]) -> JournalStep:
     known = {
         "start": entry.get("deliveries", ""),
         "process": entry.get("pid", "").removeprefix("0"),
-        "memory": words.size(int(memory) * 1024) if is_whole(memory) else "",
+        "memory": size(int(memory) * 1024) if is_whole(memory) else "",
         "version": entry.get("release", ""),
         "incident": entry.get("incident", ""),
     }

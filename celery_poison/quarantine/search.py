@@ -31,8 +31,8 @@ from celery_poison.quarantine.evidence import place_in
 T = TypeVar("T")
 
 TEXT_FIELDS = (
-    *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "reason", "arguments"),
-    "where",
+    *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "where", "reason"),
+    "arguments",
 )
 NUMBER_FIELDS = (
     *("deliveries", "deaths", "crashes", "strikes", "failures", "size", "payload_bytes"),

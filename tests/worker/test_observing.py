@@ -70,7 +70,7 @@ def test_NEW_8_an_early_task_stays_early_and_its_caller_hears_what_celery_says(
         assert seen.verdict[0] == told
         (died,) = crew.events("crashed")
         assert seen.next[0] == command(f"poison show {died['id'][:8]}")
-        assert "1 death, 0 strikes" in Console(crew.app).out("show", died["id"])
+        assert "1 start, 1 death" in Console(crew.app).out("show", died["id"])
         with pytest.raises(WorkerLostError):
             crew.send("segfault").get(timeout=PATIENCE)
         crew.await_that(lambda: len(crew.events("crashed")) == 2, "it is not journalled")
