@@ -23,9 +23,9 @@ from blame_rules import Past
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
 from celery_poison.basics import procfs
+from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.views import Views
 from celery_poison.states import State
 from celery_poison.testing import RedisServer, Supervisor, Worker, wait_until
 

@@ -26,12 +26,12 @@ from celery import Celery
 from kombu.utils.json import dumps
 
 from celery_poison import Quarantine, guarded
+from celery_poison.desk.finder import Finder, Found
+from celery_poison.desk.read_model import ReadModel
+from celery_poison.desk.search import By, Filter
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.finder import Finder, Found
-from celery_poison.quarantine.read_model import ReadModel
-from celery_poison.quarantine.search import By, Filter
 from celery_poison.states import State
 from celery_poison.testing import RedisServer
 

@@ -19,8 +19,8 @@ from chronicle import Chronicle
 
 from celery_poison.basics import procfs
 from celery_poison.ledger.fleet_model import Incident
+from celery_poison.ledger.views import Views
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.views import Views
 from celery_poison.states import State
 from celery_poison.testing import RedisServer, Supervisor, Worker, wait_until
 from tests.harness.servers import RabbitServer

@@ -12,9 +12,9 @@ from celery_poison.errors import GivenUp
 
 TYPE_CHECKING = False  # `typing` itself takes longer to import than a probe may take
 if TYPE_CHECKING:
+    from celery_poison.desk import Quarantine
     from celery_poison.guard import guarded, install
     from celery_poison.policy import Policy
-    from celery_poison.quarantine import Quarantine
     from celery_poison.states import State
     from celery_poison.task import PoisonTask
 

@@ -117,7 +117,7 @@ def judge(
     Args:
         portrait: of its last heartbeat; None: it draws none, as an older version does.
         is_alive: that heartbeat is fresh.
-        is_deaf: see :mod:`celery_poison.quarantine.queues`.
+        is_deaf: see :mod:`celery_poison.desk.queues`.
     """
     if not is_alive:
         return Condition.SILENT

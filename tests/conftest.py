@@ -173,7 +173,7 @@ def fleet(new_fleet: Build, broker_url: str) -> Any:
 @pytest.fixture
 def keeper(fleet: Any) -> Iterator[Any]:
     """A keeper beside the fleet."""
-    from tests.quarantine.keeping import Keeper
+    from tests.desk.keeping import Keeper
 
     keeper = Keeper(fleet.app)
     keeper.sign()

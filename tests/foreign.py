@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from celery_poison.model import Phase, Start
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.docs.pages import rows, section, text, words
-from tests.quarantine.keeping import Keeper
 
 WORKER, INCIDENT, ID = "w9@test/b00t", "inc1", "i"
 #: What a name in docs/keys.md stands for here.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shlex
 import sys
 import time
@@ -180,3 +181,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return the same, or the list of all names."""
     return nearest(name, known) or f": valid names are {', '.join(sorted(known))}"
+
+
+_SECRETS = re.compile(r"//[^;?]*@|\?[^;]*")
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without user, password and query, which may hold either."""
+    return _SECRETS.sub(lambda found: "//" if found[0].startswith("//") else "", url)

@@ -25,13 +25,13 @@ from celery_poison.cli.session import (
     verb,
     who_options,
 )
+from celery_poison.desk import Care, Quarantine
+from celery_poison.desk.care import SOAK
+from celery_poison.desk.decisions import Chosen, Outcome
+from celery_poison.desk.lookup import Lookup
+from celery_poison.desk.search import UNITS, Filter
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine import Care, Quarantine
-from celery_poison.quarantine.care import SOAK
-from celery_poison.quarantine.decisions import Chosen, Outcome
-from celery_poison.quarantine.lookup import Lookup
-from celery_poison.quarantine.search import UNITS, Filter
 from celery_poison.states import State
 
 

@@ -13,24 +13,24 @@ from celery.backends.base import DisabledBackend
 
 from celery_poison.basics.parts import Finding
 from celery_poison.basics.rooms import rooms_with
-from celery_poison.basics.text import command, count_of, duration, some_of, when
+from celery_poison.basics.text import command, count_of, duration, some_of, when, without_secrets
 from celery_poison.broker.bounds import bounded_connection
 from celery_poison.broker.kinds import broker_of
 from celery_poison.cli import redis_checks
 from celery_poison.cli.destination_checks import destinations
 from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
+from celery_poison.desk.owner import check_owner, move_broker
+from celery_poison.desk.queues import find_deaf
+from celery_poison.desk.stranded import find_stranded
+from celery_poison.desk.survey import untried
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.keep.spool import spooled_here
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import WorkerRecord
+from celery_poison.ledger.views import Views
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.quarantine.owner import check_owner, move_broker, without_secrets
-from celery_poison.quarantine.queues import find_deaf
-from celery_poison.quarantine.spool import spooled_here
-from celery_poison.quarantine.stranded import find_stranded
-from celery_poison.quarantine.survey import untried
-from celery_poison.quarantine.views import Views
 from celery_poison.settings import Settings
 from celery_poison.upstream import hooks
 

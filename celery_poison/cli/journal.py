@@ -16,8 +16,8 @@ from kombu.utils.json import dumps
 from celery_poison.basics.text import argument, clock, command, near_paths, short, utc
 from celery_poison.cli.output import print_wrapped, private_file, wants_json
 from celery_poison.cli.session import age, open_quarantine, utc_option, verb
-from celery_poison.quarantine import sentences
-from celery_poison.quarantine.journal import Extent, position
+from celery_poison.desk import sentences
+from celery_poison.ledger.journal_read import Extent, position
 
 
 @click.group()

@@ -16,9 +16,9 @@ from kombu.utils import json as kombu_json
 
 from celery_poison import causes
 from celery_poison.basics.text import clean, duration, short, size
+from celery_poison.desk.evidence import place_in
+from celery_poison.keep.private_files import open_private
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.evidence import place_in
-from celery_poison.quarantine.private_files import open_private
 from celery_poison.states import State
 
 #: Rows of a table, where no number is given; JSON has no such limit.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_poison.basics.text import clean, when
+from celery_poison.desk.owner import default_actor
 from celery_poison.errors import ConfigurationError, ProposalRefused
 from celery_poison.extensions.proposals.proposal import policy_item, sheet
 from celery_poison.extensions.proposals.proposals import Proposals
@@ -19,7 +20,6 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import Code
 from celery_poison.pipeline.publish import policy_of, proposals, refusals
 from celery_poison.policy import EVERY_TASK, entry_of
-from celery_poison.quarantine.owner import default_actor
 from celery_poison.rules.blocks import read_rules
 
 if TYPE_CHECKING:

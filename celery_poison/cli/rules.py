@@ -12,10 +12,10 @@ import click
 from celery_poison.basics.text import command, count_of, when
 from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
+from celery_poison.desk import Quarantine
+from celery_poison.desk.rules import BlockList, PolicyChange, TaskPolicy, shown
+from celery_poison.ledger.views import GateRecord
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
-from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
-from celery_poison.quarantine.views import GateRecord
 from celery_poison.rules.blocks import Rule, RuleKind
 
 _SOON = "the workers act on it within a heartbeat"

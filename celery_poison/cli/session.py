@@ -16,11 +16,11 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 from celery_poison.basics import text
 from celery_poison.basics.text import apps_given, clean
 from celery_poison.broker.bounds import bounded_options
+from celery_poison.desk import Quarantine
+from celery_poison.desk.care import BadCare, seconds_of
+from celery_poison.desk.search import UNITS, BadFilter
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.care import BadCare, seconds_of
-from celery_poison.quarantine.search import UNITS, BadFilter
 
 REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 

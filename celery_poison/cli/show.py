@@ -23,14 +23,14 @@ from celery_poison.cli.output import (
     wants_json,
 )
 from celery_poison.cli.session import app_of, json_option, open_quarantine, utc_option, verb
+from celery_poison.desk import sentences
+from celery_poison.desk.chords import chord_of, has_expired_chord
+from celery_poison.desk.reading import Detail
+from celery_poison.keep.arguments import redacted
+from celery_poison.keep.body import decoded, preview
+from celery_poison.keep.stored_message import EXPIRES, has_expired
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine import sentences
-from celery_poison.quarantine.arguments import redacted
-from celery_poison.quarantine.body import decoded, preview
-from celery_poison.quarantine.chords import chord_of, has_expired_chord
-from celery_poison.quarantine.reading import Detail
-from celery_poison.quarantine.stored_message import EXPIRES, has_expired
 from celery_poison.states import State
 
 

@@ -11,13 +11,13 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
+from celery_poison.broker.identity import identity_of, is_same_broker
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.failover.monitor import Monitor
+from celery_poison.fleet.monitor import Monitor
 from celery_poison.ledger import connection, signature
 from celery_poison.ledger.notices import SUSPECTED, Fact, Notice
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import identity_of, is_same_broker
 
 logger = get_logger("celery_poison")
 

@@ -36,13 +36,13 @@ from celery_poison.cli.session import (
     utc_option,
     verb,
 )
+from celery_poison.desk.evidence import died_when, growth_of
+from celery_poison.desk.overview import Level, Overview
+from celery_poison.desk.queues import find_deaf
+from celery_poison.desk.survey import last_ended, overview, process_deaths
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.evidence import died_when, growth_of
-from celery_poison.quarantine.overview import Level, Overview
-from celery_poison.quarantine.queues import find_deaf
-from celery_poison.quarantine.survey import last_ended, overview, process_deaths
 
 
 @verb(

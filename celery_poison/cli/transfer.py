@@ -23,7 +23,7 @@ from celery_poison.cli.decisions import (
 from celery_poison.cli.output import print_json, private_file, wants_json
 from celery_poison.cli.session import REFUSED, json_option, open_quarantine, seconds, verb, who_options
 from celery_poison.cli.show import whole
-from celery_poison.quarantine.reading import Detail
+from celery_poison.desk.reading import Detail
 from celery_poison.states import State
 
 

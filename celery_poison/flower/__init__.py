@@ -8,7 +8,7 @@ Either ``celery -A proj poison flower`` with all of Flower's options, or two lin
 In reading order: here are added routes, tab and metrics. ``pages`` answers people, ``api`` programs, both
 after ``access`` has let a request in; what changes something, ``acts`` and ``changing`` do for both. What
 they ask is answered by ``async_ledger``, away from Flower's event loop, out of the read model and
-:class:`~celery_poison.quarantine.Quarantine`. ``choosing`` says what can be done, and with which messages;
+:class:`~celery_poison.desk.Quarantine`. ``choosing`` says what can be done, and with which messages;
 ``parts`` finds what extensions bring.
 """
 

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from flower.utils import strtobool
 from tornado.web import HTTPError, RequestHandler
 
+from celery_poison.desk.care import BadCare
+from celery_poison.desk.decisions import IN_FLOWER
+from celery_poison.desk.search import BadFilter
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.flower.choosing import NothingChosen
-from celery_poison.quarantine.care import BadCare
-from celery_poison.quarantine.decisions import IN_FLOWER
-from celery_poison.quarantine.search import BadFilter
 
 #: A program that cannot hold a cookie says by this header that no browser was talked into its request: pages
 #: of other sites cannot set it, and no version of Flower allows it to them.

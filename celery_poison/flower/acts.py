@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from tornado.web import HTTPError
 
+from celery_poison.desk.overview import Overview
 from celery_poison.errors import MessageNotFound
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.async_ledger import ActJob
 from celery_poison.flower.choosing import ACTIONS, Choice, MessageAct, NothingChosen, scheduled
 from celery_poison.flower.parts import HeldBack, HoldKind, all_parts, union
-from celery_poison.quarantine.overview import Overview
 
 T = TypeVar("T")
 

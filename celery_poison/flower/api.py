@@ -15,6 +15,8 @@ from typing import Any
 from flower.api import BaseApiHandler
 from tornado.web import HTTPError, authenticated
 
+from celery_poison.desk.overview import Overview
+from celery_poison.desk.search import By, Filter
 from celery_poison.flower import acts, changing
 from celery_poison.flower.access import CLIENT_HEADER, Guarded, sentence_of
 from celery_poison.flower.async_ledger import SEARCH_TIMEOUT
@@ -22,9 +24,7 @@ from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
 from celery_poison.flower.message import MESSAGE_TIMEOUT
 from celery_poison.flower.pages import find
 from celery_poison.flower.parts import union
-from celery_poison.quarantine.body import decoded
-from celery_poison.quarantine.overview import Overview
-from celery_poison.quarantine.search import By, Filter
+from celery_poison.keep.body import decoded
 
 #: Messages in one answer, unless a smaller limit is asked for.
 ANSWERED = 1000

@@ -15,10 +15,10 @@ from uuid import uuid4
 from celery import Celery
 from celery.utils.log import get_logger
 
+from celery_poison.desk import Quarantine
+from celery_poison.desk.decisions import Outcome
+from celery_poison.desk.read_model import ReadModel, Snapshot
 from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.decisions import Outcome
-from celery_poison.quarantine.read_model import ReadModel, Snapshot
 from celery_poison.states import State
 
 logger = get_logger("celery_poison")

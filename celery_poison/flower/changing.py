@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from tornado.web import HTTPError
 
 from celery_poison import causes
+from celery_poison.desk import Quarantine
+from celery_poison.desk.care import seconds_of
+from celery_poison.desk.edits import Edited, call_of, typed_json, typing_of
 from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.acts import known
@@ -18,9 +21,6 @@ from celery_poison.flower.async_ledger import PUBLISH_TIMEOUT
 from celery_poison.flower.choosing import NothingChosen
 from celery_poison.flower.parts import union
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.care import seconds_of
-from celery_poison.quarantine.edits import Edited, call_of, typed_json, typing_of
 from celery_poison.rules.blocks import Rule, RuleKind
 from celery_poison.states import State
 

@@ -9,14 +9,14 @@ from itertools import islice
 from typing import Any, Self
 from urllib.parse import urlencode
 
+from celery_poison.desk import Quarantine
+from celery_poison.desk.care import BadCare, seconds_of
+from celery_poison.desk.decisions import Chosen
+from celery_poison.desk.finder import Found
+from celery_poison.desk.lookup import Lookup
+from celery_poison.desk.search import Filter, Group
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.care import BadCare, seconds_of
-from celery_poison.quarantine.decisions import Chosen
-from celery_poison.quarantine.finder import Found
-from celery_poison.quarantine.lookup import Lookup
-from celery_poison.quarantine.search import Filter, Group
 from celery_poison.states import State
 
 #: Word in the address -> its tab.

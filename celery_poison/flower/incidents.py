@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from celery_poison.desk import sentences
+from celery_poison.desk.evidence import died_when, growth_of, sentence_of
 from celery_poison.flower import words
 from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.flower.picture import LEFT, Frame, Picture
 from celery_poison.ledger.fleet_model import Incident
-from celery_poison.quarantine import sentences
-from celery_poison.quarantine.evidence import died_when, growth_of, sentence_of
 
 #: Word in the address -> seconds that the picture spans.
 SPANS = {"1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600, "7d": 7 * 24 * 3600}

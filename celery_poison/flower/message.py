@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from celery_poison.basics.numbers import is_whole
 from celery_poison.basics.text import size
 from celery_poison.causes import is_users
+from celery_poison.desk import Quarantine, sentences
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import changing, words
 from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.flower.curve import memory_curve
+from celery_poison.keep.arguments import headers_shown
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine import Quarantine, sentences
-from celery_poison.quarantine.arguments import headers_shown
 from celery_poison.rules.failures import KeptFailure
 
 #: Seconds that a page waits for a message and its part of the journal.

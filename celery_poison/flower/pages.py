@@ -11,6 +11,10 @@ from typing import Any
 from flower.views import BaseHandler
 from tornado.web import HTTPError, authenticated
 
+from celery_poison.desk.finder import PAGE_COUNTS_TO, PAGE_LOOKS_AT, Found
+from celery_poison.desk.lookup import AmbiguousId
+from celery_poison.desk.read_model import LISTED, NEWEST
+from celery_poison.desk.search import Filter
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.flower import acts, changing, deaths, incidents, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
@@ -18,10 +22,6 @@ from celery_poison.flower.async_ledger import ANSWER_TIMEOUT, SEARCH_TIMEOUT, As
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing, MessageAct
 from celery_poison.flower.message import MessageStory, read_story
 from celery_poison.flower.parts import all_parts, union
-from celery_poison.quarantine.finder import PAGE_COUNTS_TO, PAGE_LOOKS_AT, Found
-from celery_poison.quarantine.lookup import AmbiguousId
-from celery_poison.quarantine.read_model import LISTED, NEWEST
-from celery_poison.quarantine.search import Filter
 from celery_poison.rules.blocks import RuleKind
 from celery_poison.states import State
 

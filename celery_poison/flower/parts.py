@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery_poison.basics.rooms import rooms_with
-from celery_poison.quarantine.overview import Overview
+from celery_poison.desk.overview import Overview
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 

@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from celery_poison.desk.read_model import ReadModel, Snapshot
 from celery_poison.errors import ConfigurationError
 from celery_poison.metrics.families import FAMILIES, HEALTH
-from celery_poison.quarantine.read_model import ReadModel, Snapshot
 
 logger = get_logger("celery_poison")
 

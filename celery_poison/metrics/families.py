@@ -12,10 +12,10 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from celery_poison import causes
 from celery_poison.basics.rooms import rooms_with
+from celery_poison.desk.overview import Overview
+from celery_poison.desk.read_model import Snapshot
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS
 from celery_poison.metrics.family import Family, Rows
-from celery_poison.quarantine.overview import Overview
-from celery_poison.quarantine.read_model import Snapshot
 
 
 def _workers(overview: Overview) -> Rows:

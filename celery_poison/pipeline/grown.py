@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celery_poison.causes import Evidence
-from celery_poison.quarantine.evidence import growth_of
+from celery_poison.desk.evidence import growth_of
 
 
 def _text(name: str) -> str:

@@ -1,6 +1,5 @@
-"""The quarantine: what was convicted, kept byte for byte until a person decides."""
+"""The names that users import: the quarantine, and the care of a release."""
 
-from celery_poison.quarantine.care import Care
-from celery_poison.quarantine.facade import Quarantine
+from celery_poison.desk import Care, Quarantine
 
 __all__ = ["Quarantine", "Care"]

@@ -1,7 +1,7 @@
 """Where what goes to quarantine belongs: the settings ``poison_exception_destination`` and its time.
 
 Everything is stored in the ledger first, which is the system's own quarantine. From there the active monitor
-moves on what has another destination (``quarantine/departures.py``). Nothing here knows Redis or Celery.
+moves on what has another destination (``fleet/departures.py``). Nothing here knows Redis or Celery.
 """
 
 from __future__ import annotations

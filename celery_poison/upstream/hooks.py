@@ -141,7 +141,7 @@ HOOKS: Mapping[Area, _Table] = {
         "billiard.queues:_SimpleQueue": "_reader",
         "billiard.popen_fork:Popen": "method pid returncode poll(flag)",
     },
-    Area.CELLS: {  # sandbox/cell.py
+    Area.CELLS: {  # cells/cell.py
         "billiard.process:BaseProcess": "_bootstrap()",
     },
     Area.PORTRAIT: {  # worker/portrait.py

@@ -16,14 +16,14 @@ from celery.utils.log import get_logger
 from celery_poison import causes
 from celery_poison.basics.parts import Hold, Turn
 from celery_poison.broker.sealed import Sealed
+from celery_poison.cells.pool import Cells
 from celery_poison.decide import Action, Verdict, judge
 from celery_poison.errors import StaleDelivery
 from celery_poison.headers import MID, VERDICT, is_unique
+from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import ALONE, Ended, Phase, Start
-from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.rules.destinations import ACTOR
-from celery_poison.sandbox.pool import Cells
 from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts

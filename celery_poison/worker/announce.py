@@ -16,14 +16,23 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
-from celery_poison.basics.text import argument, clean, command, count_of, literal, short, some_of, version
+from celery_poison.basics.text import (
+    argument,
+    clean,
+    command,
+    count_of,
+    literal,
+    short,
+    some_of,
+    version,
+    without_secrets,
+)
+from celery_poison.cells.trial import PoolFacts
 from celery_poison.errors import ConfigurationError, GivenUp, LedgerUnavailable
 from celery_poison.ledger.notices import SUSPECTED, Fact, Notice
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import BUILT_IN, plugin_of
 from celery_poison.policy import Policy
-from celery_poison.quarantine.owner import without_secrets
-from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.upstream.requests import acks_end
 from celery_poison.worker.threads import EventLoop
 

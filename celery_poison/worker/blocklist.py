@@ -18,15 +18,15 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger import Ledger, policies
-from celery_poison.policy import Policy
-from celery_poison.quarantine.arguments import (
+from celery_poison.keep.arguments import (
     arguments_of,
     fingerprint_of,
     hash_of,
     is_readable,
     same_calls,
 )
+from celery_poison.ledger import Ledger, policies
+from celery_poison.policy import Policy
 from celery_poison.rules.blocks import Rule, RuleKind, read_rules
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import call_in_real_thread

@@ -15,9 +15,9 @@ from celery.app.task import Task
 
 from celery_poison.broker.capture import in_body, sent_at_once
 from celery_poison.errors import ConfigurationError
-from celery_poison.quarantine.failed import register
 from celery_poison.task import PoisonTask, retrying, run_of
 from celery_poison.upstream.requests import MemoryExhausted
+from celery_poison.worker.failed import register
 
 #: On each of our wrappers, so that none is put on twice.
 _MARK = "stands_around"

@@ -17,11 +17,11 @@ from celery.worker import state
 
 from celery_poison.basics.calling import tell
 from celery_poison.basics.forking import real_thread_starter
+from celery_poison.cells.nursery import Nursery, unshareable
+from celery_poison.cells.trial import PoolFacts
 from celery_poison.errors import ConfigurationError, PoisonError
 from celery_poison.guard import install
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.nursery import Nursery, unshareable
-from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.upstream import hooks
 from celery_poison.worker import inspecting as inspecting  # registers what `celery inspect` may ask
 from celery_poison.worker.body import surround

@@ -16,7 +16,7 @@ from typing import Any
 
 from celery.worker import state
 
-from celery_poison.sandbox.pool import Cells
+from celery_poison.cells.pool import Cells
 from celery_poison.settings import Settings
 from celery_poison.worker.health import Health
 from celery_poison.worker.lease import Lease

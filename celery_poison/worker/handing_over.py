@@ -10,7 +10,7 @@ from typing import Any
 from celery.worker import state
 
 from celery_poison.ledger import Ledger
-from celery_poison.quarantine.wanted import wanted
+from celery_poison.ledger.requested_suspects import wanted
 from celery_poison.worker.threads import EventLoop
 
 

@@ -13,10 +13,10 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.basics.parts import Hold
+from celery_poison.broker.identity import identity_of, is_same_broker, server_of
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger, connection, signature
 from celery_poison.plugin import Plugin
-from celery_poison.quarantine.owner import identity_of, is_same_broker, server_of
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
 from celery_poison.worker.announce import Complaints

@@ -21,13 +21,13 @@ from celery_poison.basics.forking import no_fork, real_thread_starter
 from celery_poison.basics.parts import Hold, Service
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.basics.pulse import ALIVE
+from celery_poison.cells.pool import Cells
+from celery_poison.cells.trial import PoolFacts
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.pool import Cells
-from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.health import Health
 from celery_poison.worker.inflight import DeferredCleanup
 from celery_poison.worker.lease import Lease, clock

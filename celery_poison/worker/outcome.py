@@ -23,10 +23,10 @@ from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict, not_rerun, stays_away
 from celery_poison.errors import LedgerFull, StaleDelivery
 from celery_poison.headers import known_as
+from celery_poison.keep.stored_message import original, pack
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Guilt, History, Limits, Start
-from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.rules.failures import Failure
 from celery_poison.upstream.results import StoredResults
 from celery_poison.worker.full import ask_again, most_parked

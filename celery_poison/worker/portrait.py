@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 from celery.utils.log import get_logger
 from celery.worker.state import active_requests, all_total_count, reserved_requests
 
+from celery_poison.cells.trial import PoolFacts
 from celery_poison.portrait import Condition, Portrait, explain, judge
-from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.upstream import hooks
 from celery_poison.worker.delays import fills
 from celery_poison.worker.inflight import unchanged

@@ -25,7 +25,7 @@ from billiard.pool import Pool
 from celery_poison.basics import procfs
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.causes import NATIVE, NEAR, NO_EVIDENCE, Evidence
-from celery_poison.sandbox.trial import Death
+from celery_poison.cells.trial import Death
 from celery_poison.upstream import hooks
 from celery_poison.upstream.requests import TaskDied
 from celery_poison.worker.crash_reports import CrashReport, CrashReports

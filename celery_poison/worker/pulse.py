@@ -16,7 +16,7 @@ from pathlib import Path
 
 from celery_poison.basics.frames import is_waiting
 from celery_poison.basics.pulse import CONDEMNED, PULSE, STOOD, Pulse, beyond_help, born
-from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.cells.trial import PoolFacts
 from celery_poison.worker.crash_reports import where_is
 from celery_poison.worker.freezes import LoopTimer
 from celery_poison.worker.heartbeat import Shutdown

@@ -15,15 +15,15 @@ from celery_poison.basics.text import clean
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, QuarantineFull, StaleDelivery
 from celery_poison.headers import FAILURES, RELEASE, VERDICT
+from celery_poison.keep.arguments import arguments, fingerprint_of, fingerprint_of_failure
+from celery_poison.keep.room import Room
+from celery_poison.keep.spool import Spooled, open_spool
+from celery_poison.keep.stored_message import Identity, original, stored_fields
+from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.policy import Policy
-from celery_poison.quarantine.arguments import arguments, fingerprint_of, fingerprint_of_failure
-from celery_poison.quarantine.room import Room
-from celery_poison.quarantine.spool import Spooled, open_spool
-from celery_poison.quarantine.stored_message import Identity, original, stored_fields
-from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.rules.destinations import SYSTEM_ROUTE, Route, route
 from celery_poison.rules.failures import Failure, KeptFailure
 from celery_poison.worker.blocklist import Fingerprints

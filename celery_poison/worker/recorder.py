@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import SENT, known_as
+from celery_poison.keep.arguments import Arguments, arguments_of, hash_of, original_of
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
@@ -18,7 +19,6 @@ from celery_poison.ledger.scripts import script
 from celery_poison.ledger.writer import Writer, bulk, command
 from celery_poison.model import ALONE, FIRST, Attempt, Ended, Start
 from celery_poison.policy import Policy
-from celery_poison.quarantine.arguments import Arguments, arguments_of, hash_of, original_of
 from celery_poison.rules.reports import ReportedMessage
 from celery_poison.settings import Settings
 from celery_poison.upstream.requests import BodyNotReached

@@ -16,11 +16,11 @@ from celery_poison import causes
 from celery_poison.basics.calling import amend, tell
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
+from celery_poison.cells.cell import info_of
 from celery_poison.decide import Disposition, End, EndedRun, Settlement, disposition
 from celery_poison.model import Ended, Guilt
 from celery_poison.plugin import marking
 from celery_poison.rules.failures import Failure
-from celery_poison.sandbox.cell import info_of
 from celery_poison.upstream.requests import NeverBegan, QuarantineRequested, TrialSpoilt, acks_end, read_end
 from celery_poison.worker.child import KEPT, UNREACHED
 from celery_poison.worker.outcome import Case

@@ -17,11 +17,11 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from celery_poison.basics.parts import Hold
+from celery_poison.cells.pool import Cells
 from celery_poison.headers import FAILURES, mid_of
 from celery_poison.model import ALONE, FIRST, IN_CELL, NO_HISTORY, Phase, Start
 from celery_poison.rules.doubts import needs_idle_worker
 from celery_poison.rules.failures import last_trouble
-from celery_poison.sandbox.pool import Cells
 from celery_poison.upstream.acks import acknowledging
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts

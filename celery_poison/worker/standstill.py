@@ -17,7 +17,7 @@ from celery import Task
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.cells.trial import PoolFacts
 from celery_poison.worker.inflight import InFlight, unchanged
 from celery_poison.worker.portrait import GREEN
 from celery_poison.worker.rejoin import Rejoin, take_back_claims

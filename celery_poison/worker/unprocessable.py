@@ -26,8 +26,8 @@ from celery_poison.basics.calling import tell
 from celery_poison.basics.text import clean
 from celery_poison.broker.sealed import ITEM, Sealed
 from celery_poison.errors import LedgerUnavailable, QuarantineFull
+from celery_poison.keep.stored_message import Identity, identity_of, word
 from celery_poison.model import Phase, Start
-from celery_poison.quarantine.stored_message import Identity, identity_of, word
 from celery_poison.upstream.requests import GARBAGE
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.processes import forget_unsent

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from celery_poison.basics.parts import Asked, Hold, Turn
+from celery_poison.cells.pool import Cells
 from celery_poison.decide import Action, Verdict
 from celery_poison.errors import LedgerFull, LedgerUnavailable
+from celery_poison.keep.stored_message import original, pack
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import Start
-from celery_poison.quarantine.stored_message import original, pack
-from celery_poison.sandbox.pool import Cells
 from celery_poison.worker.full import ask_again, most_parked
 from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.receive import Delivery

@@ -16,16 +16,16 @@ from celery_poison.basics.forking import keep_from_forks
 from celery_poison.broker.book import Books
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
+from celery_poison.cells.cell import Prepare
+from celery_poison.cells.nursery import Nursery
+from celery_poison.cells.pool import Cells
+from celery_poison.cells.trial import Host, PoolFacts
 from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.failover.monitor import Monitor
+from celery_poison.fleet.monitor import Monitor
 from celery_poison.ledger.connection import ask_once
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.cell import Prepare
-from celery_poison.sandbox.nursery import Nursery
-from celery_poison.sandbox.pool import Cells
-from celery_poison.sandbox.trial import Host, PoolFacts
 from celery_poison.upstream.acks import give_back_acks
 from celery_poison.worker import child, crash_reports, seed
 from celery_poison.worker.admission import Admission

@@ -12,7 +12,7 @@ from typing import Any
 #: Modules with their public names, in the order of the page. None: what `__all__` lists, else every name.
 PUBLIC: dict[str, tuple[str, ...] | None] = {
     "celery_poison": None,
-    "celery_poison.quarantine.search": ("Filter",),
+    "celery_poison.desk.search": ("Filter",),
     "celery_poison.quarantine": ("Care",),
     "celery_poison.extensions.holds.desk": ("HoldDesk",),
     "celery_poison.errors": None,

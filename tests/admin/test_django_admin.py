@@ -19,8 +19,8 @@ from celery_poison import GivenUp
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.django_once import configured
-from tests.quarantine.keeping import Keeper
 
 pytest.importorskip("django")
 

@@ -18,7 +18,7 @@ from celery.result import AsyncResult
 
 from celery_poison import Quarantine
 from celery_poison.basics import procfs
-from celery_poison.sandbox.watcher import NURSERY
+from celery_poison.cells.watcher import NURSERY
 from celery_poison.testing import Supervisor, Worker, wait_until
 from tests import PATIENCE
 from tests.apps.factory import build_app

@@ -20,8 +20,8 @@ from celery_poison.broker.kinds import broker_of, depth, owners, put_back
 from celery_poison.broker.port import Broker, NoSuchQueue, NotPublished, Parcel
 from celery_poison.broker.publish import Publisher
 from celery_poison.broker.transport import guarded_connection
+from celery_poison.desk.queues import waiting_in
 from celery_poison.model import StoredMessage
-from celery_poison.quarantine.queues import waiting_in
 
 PATIENCE = 20.0
 

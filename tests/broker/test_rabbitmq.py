@@ -12,8 +12,8 @@ from kombu import Connection
 
 from celery_poison.broker.amqp.versions import counts_no_nack, filled_by_delays, version_of
 from celery_poison.broker.kinds import depth
+from celery_poison.desk.survey import overview
 from celery_poison.portrait import Condition
-from celery_poison.quarantine.survey import overview
 from tests.apps.harness import Fleet
 
 LIMIT = 2

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from celery_poison.basics import procfs
+from celery_poison.cells.watcher import WATCHER
 from celery_poison.ledger.keys import Keys
-from celery_poison.sandbox.watcher import WATCHER
 from celery_poison.testing import Worker, wait_until
 from tests.chaos.app import ONLY_PREFORK, POISONS
 from tests.chaos.runs import Blow, Fault

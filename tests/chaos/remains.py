@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import redis
 
 from celery_poison import Quarantine
+from celery_poison.desk.queues import find_deaf
 from celery_poison.errors import PoisonError
 from celery_poison.ledger.keys import Keys
 from celery_poison.model import Parked, ParkingState, Start
 from celery_poison.portrait import STUCK
-from celery_poison.quarantine.queues import find_deaf
 from celery_poison.states import State
 from tests.chaos.excuses import ACTIVATION, ENDS, EXPIRES, ITS_END, PARKED, REMEMBERED
 from tests.chaos.stage import QUEUE, TRIAL_QUEUE, Stage

@@ -16,8 +16,8 @@ from amqp import Channel
 from redis import ResponseError
 from redis.connection import AbstractConnection
 
+from celery_poison.ledger import decisions as transitions
 from celery_poison.ledger.scripts import Scripts
-from celery_poison.quarantine import transitions
 from tests.apps.factory import build_app
 
 app = build_app(os.environ, current=True)

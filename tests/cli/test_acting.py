@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from celery_poison.broker.bounds import _BOUNDS
-from celery_poison.quarantine.owner import default_actor
+from celery_poison.desk.owner import default_actor
 from celery_poison.testing import RedisServer
 from tests.apps.factory import build_app
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 VERBS = {"release": "TBDL", "fail": "FAIL", "discard": "FAIL"}
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from celery_poison.desk.owner import default_actor
 from celery_poison.ledger import signature
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import default_actor
 from tests.apps.factory import build_app
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 TASK = "fleet.kill_child"
 

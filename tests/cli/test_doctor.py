@@ -18,8 +18,8 @@ from celery_poison.testing import RedisServer, wait_until
 from celery_poison.upstream import hooks
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
-from tests.failover.inbox import SECRET, Inbox
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
+from tests.fleet.inbox import SECRET, Inbox
 
 Build = Callable[..., Any]
 NewServer = Callable[..., RedisServer]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from celery_poison.cli.celery_command import poison
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.foreign import ID, fill, restore, write, writes
-from tests.quarantine.keeping import Keeper
 
 FUZZ = "POISON_FUZZ_EXAMPLES"
 #: In every run the same ones.

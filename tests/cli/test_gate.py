@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from celery_poison import signals
+from celery_poison.desk.owner import default_actor
 from celery_poison.ledger.fleet import GateLimits, Silence
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import default_actor
 from tests.apps.factory import build_app
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console

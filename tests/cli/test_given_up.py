@@ -15,7 +15,7 @@ from celery_poison.cli import edit
 from celery_poison.testing import RedisServer
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 DAY = 86_400_000
 

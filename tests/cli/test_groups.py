@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.conftest import Console
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 
 def test_groups_are_counted_by_task_cause_and_fingerprint(console: Console, keeper: Keeper) -> None:

@@ -1,6 +1,6 @@
 """`celery poison release` of very many messages, killed again and again: each stays in one place.
 
-In the ordinary run `quarantine/test_killed_releases.py` kills a release at every command.
+In the ordinary run `desk/test_killed_releases.py` kills a release at every command.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from celery_poison.states import State
 from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 #: The steps of a release that `dies_releasing` knows.
 ON_REDIS = ("decide", "read", "publish", "released", "tell")

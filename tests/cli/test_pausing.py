@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from celery_poison.desk.owner import default_actor
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import default_actor
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 

@@ -19,7 +19,7 @@ from celery_poison.cli.standalone import main
 from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

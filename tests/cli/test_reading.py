@@ -25,7 +25,7 @@ from celery_poison.rules.failures import KeptFailure, PastAttempt, earlier_of
 from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eevil\n"
 

@@ -13,7 +13,7 @@ from kombu import Queue
 from celery_poison.errors import LedgerUnavailable
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 WORKER, NODE, HOST = "w1@h/b", "w1@h", socket.gethostname()
 

@@ -24,8 +24,8 @@ from celery_poison.causes import Evidence
 from celery_poison.extensions.repro.shrinking import Spent, shrink
 from celery_poison.extensions.repro.verbs import _end_of
 from celery_poison.extensions.repro.writing import Repro, TaskCall, call_of, repro_of
+from celery_poison.keep.body import BodyRefused
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine.body import BodyRefused
 from celery_poison.testing import Worker, wait_until
 from tests import PATIENCE
 from tests.cli.conftest import Console

@@ -15,9 +15,9 @@ from celery_poison.testing import RedisServer
 from tests.apps.harness import Fleet
 from tests.broker.kit import Site, new_boot_id
 from tests.cli.conftest import Console
-from tests.failover.standalone import MonitorProcess
+from tests.desk.keeping import Keeper
+from tests.fleet.standalone import MonitorProcess
 from tests.metrics.conftest import scraped
-from tests.quarantine.keeping import Keeper
 
 #: What a dead worker held counts as stuck after 0.9 s, a candidate that nobody runs after 9 s.
 QUICK = {"poison_heartbeat_interval": 0.1, "poison_activation_interval": 0.3}

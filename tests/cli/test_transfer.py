@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import Console
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 
 def test_SAP_7_what_export_writes_import_takes_once_and_says_what_it_did(

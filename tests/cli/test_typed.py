@@ -12,13 +12,13 @@ from subprocess import run
 import pytest
 
 from celery_poison.basics.text import argument
+from celery_poison.desk.search import group_id
+from celery_poison.desk.survey import overview
 from celery_poison.extensions.notify.notifier import Wording
-from celery_poison.quarantine.search import group_id
-from celery_poison.quarantine.survey import overview
 from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
 from tests.cli.conftest import Console
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 
 #: Ids that a publisher may choose.
 HOSTILE = ["$(touch owned)", "--all", "-n", "a b;c", "`id`'\"", "--yes --all"]

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from celery_poison.cli.celery_command import HELP, poison
+from celery_poison.desk.decisions import Outcome
+from celery_poison.desk.search import AGE, GROUP, NUMBER_FIELDS, TEXT_FIELDS, Group
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.decisions import Outcome
-from celery_poison.quarantine.search import AGE, GROUP, NUMBER_FIELDS, TEXT_FIELDS, Group
 from tests.docs import cli_page
 from tests.docs.cli_page import VERBS
 from tests.docs.pages import rows, section, text, words

@@ -12,11 +12,11 @@ import redis
 from kombu.message import Message
 
 from celery_poison.headers import EDITED
+from celery_poison.keep.stored_message import stored_fields
 from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import Guilt, Start
-from celery_poison.quarantine.stored_message import stored_fields
-from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.rules.destinations import Route
 from celery_poison.rules.failures import KeptFailure
 from celery_poison.states import Event

@@ -25,13 +25,8 @@ from tests.docs.pages import PACKAGE, PAGES, blocks, edges, rows, section, text,
 # --- states.md ---------------------------------------------------------------------------------------
 
 
-#: The rooms whose scripts move messages between states.
-ROOMS = ("ledger", "quarantine")
-
-
 def _script(step: str) -> Path:
-    (path,) = (path for room in ROOMS if (path := PACKAGE / room / "lua" / f"{step}.lua").exists())
-    return path
+    return PACKAGE / "ledger" / "lua" / f"{step}.lua"
 
 
 def test_SAP_1_each_edge_in_the_docs_is_what_the_script_of_its_step_says_of_itself() -> None:
@@ -55,7 +50,7 @@ def test_SAP_1_the_drawing_has_every_edge_and_no_other() -> None:
 
 def test_every_step_is_a_lua_script_but_the_unanswered_start() -> None:
     steps = {step for _, _, _, step in edges().values()}
-    names = {name for room in ROOMS for name in scripts.names(f"celery_poison.{room}")}
+    names = {*scripts.names()}
     assert steps - names == {"start"}
 
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.causes import CURVE, Evidence
+from celery_poison.desk.evidence import sentence_of
+from celery_poison.desk.sentences import why
 from celery_poison.extensions.black_box.record import Growth, MemoryRow, read
 from celery_poison.extensions.black_box.sampler import PAUSE, Track
 from celery_poison.extensions.black_box.shared import credited
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.evidence import sentence_of
-from celery_poison.quarantine.sentences import why
 from celery_poison.rules.doubts import turn
 from celery_poison.testing import Worker
 from tests import PATIENCE, sampled

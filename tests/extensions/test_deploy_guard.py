@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from celery_poison.basics import procfs
+from celery_poison.cells.watcher import NURSERY
+from celery_poison.desk.survey import overview
 from celery_poison.flower.acts import held_back
 from celery_poison.metrics.families import FAMILIES
-from celery_poison.quarantine.survey import overview
-from celery_poison.sandbox.watcher import NURSERY
 from celery_poison.testing import RedisServer
 from tests import PATIENCE, sampled
 from tests.extensions.shop import Shop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_poison.ledger import scripts
-from tests.ledger.test_scripts import QUARANTINE, ROOMS
+from tests.ledger.test_scripts import ROOMS
 
 #: Keys of the core that scripts of an extension read or write.
 ALLOWED = {
@@ -43,6 +43,5 @@ def test_scripts_of_an_extension_touch_their_own_keys_and_few_of_the_core() -> N
 
 
 def test_no_script_of_the_core_touches_a_key_of_an_extension() -> None:
-    names = [*scripts.names(), *(f"{QUARANTINE}:{name}" for name in scripts.names(QUARANTINE))]
-    keys = {key for name in names for key in scripts.script(name).keys}
+    keys = {key for name in scripts.names() for key in scripts.script(name).keys}
     assert keys.isdisjoint({key for own in OWN.values() for key in own})

@@ -15,9 +15,9 @@ from selenium.webdriver.common.keys import Keys
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN, FlowerServer
-from tests.quarantine.keeping import Keeper
 
 THEMES = Path(flower.views.__file__).parents[1] / "static" / "js" / "theme.js"
 

@@ -12,10 +12,10 @@ import pytest
 from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
 from tests.flower.test_reading import TOKEN, started
-from tests.quarantine.keeping import Keeper
 
 TASK = "fleet.healthy"
 
@@ -214,7 +214,7 @@ def test_NEW_10_failures_are_grouped_by_what_was_raised_and_a_row_acts_on_that_a
 def test_failures_beyond_those_that_are_read_are_one_group_and_each_is_counted_once(
     fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_poison.quarantine.finder._GROUPS_READ", 1)
+    monkeypatch.setattr("celery_poison.desk.finder._GROUPS_READ", 1)
     for number, raised in enumerate(("keyerror", "keyerror", "valueerror")):
         fleet.send("healthy", number)
         keeper.keep(keeper.receive(), "failure", 0, fingerprint=raised)

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 from celery_poison.flower import deaths
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
-from tests.quarantine.keeping import Keeper
 
 TODAY = 20_418
 NOW = TODAY * 86_400 + 12 * 3600.0

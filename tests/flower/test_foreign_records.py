@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
 from tests.foreign import ID, fill, restore, write, writes
-from tests.quarantine.keeping import Keeper
 
 FUZZ = "POISON_FUZZ_EXAMPLES"
 EXAMPLES = int(os.environ.get(FUZZ, "40"))

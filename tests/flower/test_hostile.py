@@ -13,13 +13,13 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from celery_poison.desk.finder import PAGE_LOOKS_AT
 from celery_poison.ledger import Keys
-from celery_poison.quarantine.finder import PAGE_LOOKS_AT
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN, Answer, FlowerServer
-from tests.quarantine.keeping import Keeper
 
 SCRIPT = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 TURNED = "right\u202eleft"

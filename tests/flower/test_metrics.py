@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_poison.testing import RedisServer, wait_until
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
-from tests.quarantine.keeping import Keeper
 
 
 def test_metrics_stand_beside_Flowers_own_and_stay_while_the_ledger_does_not_answer(

@@ -12,10 +12,10 @@ from celery_poison.plugin import plugin_of
 from celery_poison.rules.blocks import read_rules
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN, FlowerServer
 from tests.flower.test_browser import await_text, text, visit
-from tests.quarantine.keeping import Keeper
 
 TOKEN = {"Cookie": "_xsrf=0123456789abcdef", "X_XSRFToken": "0123456789abcdef"}
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -19,9 +19,9 @@ from celery_poison.model import IN_CELL, Guilt, Start
 from celery_poison.rules.failures import KeptFailure
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN, FlowerServer
-from tests.quarantine.keeping import Keeper
 
 TOKEN = {"Cookie": "_xsrf=0123456789abcdef", "X_XSRFToken": "0123456789abcdef"}
 STACK = [

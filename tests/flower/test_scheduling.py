@@ -6,9 +6,9 @@ from typing import Any
 
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
-from tests.quarantine.keeping import Keeper
 
 TOKEN = {"Cookie": "_xsrf=0123456789abcdef", "X_XSRFToken": "0123456789abcdef"}
 

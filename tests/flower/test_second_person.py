@@ -9,10 +9,10 @@ import pytest
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
 from tests.flower.test_scheduling import TOKEN
-from tests.quarantine.keeping import Keeper
 
 
 @pytest.fixture

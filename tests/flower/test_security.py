@@ -7,9 +7,9 @@ from flower.options import options
 from tornado.web import create_signed_value
 
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN, Answer, FlowerServer
-from tests.quarantine.keeping import Keeper
 
 PAGES = (
     "/poison",

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from celery_poison.flower.async_ledger import ANSWER_TIMEOUT
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN, FlowerServer
-from tests.quarantine.keeping import Keeper
 
 #: Pages of Flower's that need no broker.
 OTHERS = ("/healthcheck", "/metrics", "/tasks")

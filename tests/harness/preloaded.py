@@ -54,7 +54,7 @@ MODULES = (
     "redis.sentinel",
     "celery_poison.worker.bootsteps",
     "celery_poison.broker.transport",
-    "celery_poison.sandbox.pool",
+    "celery_poison.cells.pool",
 )
 #: What a worker imports of extensions, unless they are left out.
 OF_EXTENSIONS = (

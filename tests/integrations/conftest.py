@@ -11,8 +11,8 @@ import pytest
 from celery import Celery
 
 from tests import PATIENCE
+from tests.cells.conftest import Court
 from tests.integrations.app import build
-from tests.sandbox.conftest import Court
 
 
 class Beside(Court):

@@ -10,11 +10,11 @@ import signal
 import sys
 from typing import Any
 
+from celery_poison.desk.finder import Finder
 from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger import decisions as transitions
 from celery_poison.ledger.connection import open_redis
-from celery_poison.quarantine import transitions
-from celery_poison.quarantine.finder import Finder
-from celery_poison.quarantine.views import Views
+from celery_poison.ledger.views import Views
 
 #: Few enough that there are many steps.
 transitions.REGROUPED = 10

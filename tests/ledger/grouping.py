@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.groups import GroupKind, Groups
+from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.groups import GroupKind, Groups
-from celery_poison.quarantine.views import Views
 from celery_poison.states import State
 
 

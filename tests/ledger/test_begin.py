@@ -7,8 +7,8 @@ import pytest
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.views import Views
 from celery_poison.model import Phase, Start
-from celery_poison.quarantine.views import Views
 
 MID, ID = "m1", "id-1"
 

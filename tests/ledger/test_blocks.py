@@ -11,10 +11,10 @@ import pytest
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.decisions import policies_of
 from celery_poison.ledger.quarantine import REMEMBER_CONVICTIONS_MS
+from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, Start
-from celery_poison.quarantine.transitions import policies_of
-from celery_poison.quarantine.views import Views
 from celery_poison.rules.blocks import Rule, RuleKind, read_rules
 
 FP = "0123456789abcdef"

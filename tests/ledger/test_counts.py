@@ -9,8 +9,8 @@ import redis
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
+from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, Start
-from celery_poison.quarantine.views import Views
 
 ID, MID, WORKER = "id", "mid", "w1@host/0a1b"
 

@@ -11,8 +11,8 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.fleet import DeclaredDead, GateLimits, Silence
 from celery_poison.ledger.messages import RecordedEnd
+from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, Start
-from celery_poison.quarantine.views import Views
 
 HALF = GateLimits(share=0.5, workers=3, window_ms=60_000)
 

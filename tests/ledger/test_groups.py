@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from celery_poison.desk.finder import Finder
+from celery_poison.desk.search import By, Filter
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.decisions import GroupTransitions, decisions_of
+from celery_poison.ledger.groups import GroupKind, Groups
+from celery_poison.ledger.views import Views
 from celery_poison.model import Start
-from celery_poison.quarantine.finder import Finder
-from celery_poison.quarantine.groups import GroupKind, Groups
-from celery_poison.quarantine.search import By, Filter
-from celery_poison.quarantine.transitions import GroupTransitions, decisions_of
-from celery_poison.quarantine.views import Views
 from celery_poison.states import Event, State
 from tests import sampled
 from tests.apps.harness import ROOT
@@ -192,7 +192,7 @@ def test_a_page_far_behind_is_what_follows_the_ones_before_it_and_reads_none_of_
 def test_what_is_looked_for_in_each_message_is_found_bit_by_bit_all_of_it_and_once(
     ledgers: list[Ledger], monkeypatch: pytest.MonkeyPatch, text: str, oldest_first: bool
 ) -> None:
-    monkeypatch.setattr("celery_poison.quarantine.finder.PAGE_COUNTS_TO", 20)
+    monkeypatch.setattr("celery_poison.desk.finder.PAGE_COUNTS_TO", 20)
     spread(ledgers[0], 150)
     finder, where = Finder(ledgers[0], Views(ledgers[0])), Filter.search(text)
     expected = [record.mid for record in finder.walk(where, oldest_first=oldest_first)]

@@ -11,9 +11,9 @@ import pytest
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.decisions import decisions_of
+from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, History, Start
-from celery_poison.quarantine.transitions import decisions_of
-from celery_poison.quarantine.views import Views
 from tests.docs.verdict_table import counts
 
 MID = "m"

@@ -10,9 +10,9 @@ import redis
 from celery_poison.errors import DecisionPending, LedgerUnavailable, MessageNotFound
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.decisions import decisions_of
+from celery_poison.ledger.views import Views
 from celery_poison.model import Start
-from celery_poison.quarantine.transitions import decisions_of
-from celery_poison.quarantine.views import Views
 from celery_poison.states import State
 
 MANY = 100

@@ -8,9 +8,9 @@ import pytest
 import redis
 
 from celery_poison.ledger import Keys, Ledger, notices
+from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.notices import Fact, Notice
 from celery_poison.model import Guilt, Start
-from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.states import Event
 
 START = Start("R", "0a1b.1", "w1@host/0a1b", 7, 1, 1, 0, "id", "shop.charge", "celery", 2, 5, 10, 1)

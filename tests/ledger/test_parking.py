@@ -8,8 +8,8 @@ import pytest
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, ParkingState, Start
-from celery_poison.quarantine.views import Views
 
 MID = "m1"
 

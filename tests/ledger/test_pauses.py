@@ -11,14 +11,14 @@ import pytest
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.extensions.holds.pauses import HoldPauses
 from celery_poison.extensions.holds.pausing import Pausing
-from celery_poison.failover.parking import Parking
+from celery_poison.fleet.parking import Parking
+from celery_poison.keep.stored_message import pack
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.pauses import Paused, holding
+from celery_poison.ledger.views import Views
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.stored_message import pack
-from celery_poison.quarantine.views import Views
 from celery_poison.rules.pauses import Pause, Scope
 from celery_poison.settings import Settings
 from tests.apps.harness import Fleet

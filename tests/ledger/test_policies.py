@@ -12,9 +12,9 @@ from celery_poison import Quarantine, guarded
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.decisions import policies_of
+from celery_poison.ledger.views import Views
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.transitions import policies_of
-from celery_poison.quarantine.views import Views
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from celery_poison.extensions.proposals.proposal import Proposal, ProposedRule, 
 from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.decisions import policies_of
 from celery_poison.ledger.scripts import Code
-from celery_poison.quarantine.transitions import policies_of
-from celery_poison.quarantine.views import Views
+from celery_poison.ledger.views import Views
 from celery_poison.rules.blocks import RuleKind, read_rules
 
 RULES = [ProposedRule(fingerprint=f"{n:016x}", task="shop.pdf", note="why", caught=n) for n in range(3)]

@@ -10,8 +10,8 @@ import redis
 
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Guilt, Phase, Start
-from celery_poison.quarantine.views import Views
 
 WORKER = "w1@host/0a1b"
 

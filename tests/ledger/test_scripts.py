@@ -12,8 +12,7 @@ from celery_poison.ledger import scripts
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import Code, Script
 
-#: The quarantine's package, the packages of extensions that have scripts, and all scripts.
-QUARANTINE = "celery_poison.quarantine"
+#: The packages of extensions that have scripts, and all scripts.
 ROOMS = [
     room
     for room in (f"celery_poison.extensions.{name}" for name in ORDER)
@@ -21,7 +20,7 @@ ROOMS = [
 ]
 NAMES = [
     *scripts.names(),
-    *(f"{room}:{name}" for room in (QUARANTINE, *ROOMS) for name in scripts.names(room)),
+    *(f"{room}:{name}" for room in ROOMS for name in scripts.names(room)),
 ]
 
 

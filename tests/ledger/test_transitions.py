@@ -29,13 +29,13 @@ from celery_poison.errors import (
     QuarantineFull,
     StaleDelivery,
 )
-from celery_poison.failover.recovery import Recovery
+from celery_poison.fleet.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.fleet import DeclaredDead, Silence
+from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, Start
-from celery_poison.quarantine.transitions import decisions_of
-from celery_poison.quarantine.views import Views
 from celery_poison.states import Event, State
 from tests.ledger.grouping import hold_to_records
 
@@ -611,10 +611,10 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
     slow, quick = ledgers[:2]
     slow.quarantine.store("m1", start_of("m1", "t1"), cause="x", reason="x", fields={"body": b"x"})
     first = decisions_of(slow).decide("m1", "release", "ann")
-    monkeypatch.setattr("celery_poison.quarantine.transitions.DECISION_PATIENCE_MS", 0)
+    monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 0)
     second = decisions_of(quick).decide("m1", "discard", "bob")
     decisions_of(slow).undecide("m1", first)
-    monkeypatch.setattr("celery_poison.quarantine.transitions.DECISION_PATIENCE_MS", 30_000)
+    monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 30_000)
     with pytest.raises(PoisonError, match="bob is deciding"):
         decisions_of(slow).decide("m1", "release", "ann")
     with pytest.raises(StaleDelivery):

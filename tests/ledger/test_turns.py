@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from celery_poison.causes import Evidence
-from celery_poison.failover.turns import whose_turn
+from celery_poison.fleet.turns import whose_turn
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.views import Views
 from celery_poison.model import Start
-from celery_poison.quarantine.views import Views
 
 ALIVE_MS, AT = 60_000, 1_763_000_000.0
 

@@ -13,20 +13,20 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from celery_poison import Quarantine
+from celery_poison.desk.read_model import MAX_NAME, MAX_SERIES, OTHERS, series
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
+from celery_poison.ledger.groups import Alike
 from celery_poison.metrics import register
 from celery_poison.metrics.exporter import Exporter
 from celery_poison.metrics.families import FAMILIES, HEALTH
 from celery_poison.metrics.family import PREFIX
 from celery_poison.model import Guilt, Start
-from celery_poison.quarantine.groups import Alike
-from celery_poison.quarantine.read_model import MAX_NAME, MAX_SERIES, OTHERS, series
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled
 from tests.apps.harness import Fleet
+from tests.desk.keeping import Keeper
 from tests.metrics.conftest import Scraper, scraped
-from tests.quarantine.keeping import Keeper
 
 
 def test_a_quarantine_is_counted_by_task_cause_and_queue(scraper: Scraper, keeper: Keeper) -> None:

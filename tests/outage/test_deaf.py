@@ -13,8 +13,8 @@ from kombu import Connection, Consumer, Producer, Queue
 from prometheus_client import CollectorRegistry
 
 from celery_poison.broker.transport import guarded_connection
+from celery_poison.desk import queues
 from celery_poison.metrics import register
-from celery_poison.quarantine import queues
 from tests import PATIENCE, sampled
 from tests.cli.conftest import Console
 from tests.harness.proxy import TcpProxy

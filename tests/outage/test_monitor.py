@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from celery_poison.failover.monitor import Monitor
+from celery_poison.fleet.monitor import Monitor
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.fleet import Fleet

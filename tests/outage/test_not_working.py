@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from celery_poison.metrics import register
 from tests.cli.conftest import Console
-from tests.failover.crew import frozen
+from tests.fleet.crew import frozen
 from tests.metrics.conftest import scraped
 from tests.outage.conftest import Site
 

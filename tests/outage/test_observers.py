@@ -26,7 +26,7 @@ from celery_poison.testing import Worker
 from tests import PATIENCE
 from tests.apps.harness import ROOT
 from tests.cli.conftest import Console
-from tests.failover.crew import frozen
+from tests.fleet.crew import frozen
 from tests.harness.proxy import TcpProxy
 from tests.metrics.conftest import scraped
 from tests.outage.conftest import Site
@@ -101,7 +101,7 @@ class Scene:
         env = self.env | {"POISON_SETTINGS": json.dumps(settings)}
         slots = 1 if pool == "solo" else 2
         # Celery's own heartbeat would wait for the answer of a broker that is half open, and the loop stand.
-        options: dict[str, Any] = {"args": ["-I", "tests.failover.wedged", "--without-heartbeat"], "env": env}
+        options: dict[str, Any] = {"args": ["-I", "tests.fleet.wedged", "--without-heartbeat"], "env": env}
         self.mine = self.stack.enter_context(self.site.worker("w1", pool, slots, **options))
         assert self.site.result_of(self.site.send("where", 0, 0)) == MINE
         self.site.await_that(lambda: self.condition() == "working", "it works")

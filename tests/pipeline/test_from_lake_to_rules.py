@@ -21,9 +21,9 @@ from celery_poison.cli import pipeline_publish as publish
 from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.decisions import policies_of
 from celery_poison.pipeline.replay import DEFAULTS, PolicyCost
 from celery_poison.pipeline.window import Window
-from celery_poison.quarantine.transitions import policies_of
 from celery_poison.rules.blocks import read_rules
 from tests.pipeline import tallied
 

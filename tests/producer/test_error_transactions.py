@@ -12,7 +12,7 @@ import pytest
 from celery_poison.broker.capture import Outgoing, captured
 from celery_poison.extensions.error_transactions.transactions import for_failed_send
 from celery_poison.extensions.outbox.packing import lane_of, pack
-from celery_poison.quarantine.transitions import policies_of
+from celery_poison.ledger.decisions import policies_of
 from celery_poison.rules.blocks import RuleKind
 from tests import sampled
 from tests.producer.kit import Shop

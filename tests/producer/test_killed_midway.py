@@ -11,7 +11,7 @@ import pytest
 
 from celery_poison.extensions.outbox import relay
 from celery_poison.headers import PARK
-from tests.failover.forked import DIED, Forked
+from tests.fleet.forked import DIED, Forked
 from tests.producer.kit import Shop
 
 #: Seconds; so that what a dead relay had taken is due again at once.

@@ -12,11 +12,11 @@ from kombu import Exchange, Queue
 
 from celery_poison import Quarantine, signals
 from celery_poison.broker.capture import Outgoing, captured, exempt
+from celery_poison.desk.survey import overview
 from celery_poison.errors import QueueFull
 from celery_poison.extensions.limits import limits
 from celery_poison.extensions.limits.limits import LimitsExtension, limits_of
 from celery_poison.extensions.outbox.packing import lane_of, pack
-from celery_poison.quarantine.survey import overview
 from celery_poison.testing import wait_until
 from tests import sampled
 from tests.producer.kit import Shop

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_poison.quarantine.owner import default_actor
+from celery_poison.desk.owner import default_actor
 from celery_poison.testing.servers import wait_until
 from tests.apps.harness import ROOT, Fleet
 from tests.cli.conftest import Console

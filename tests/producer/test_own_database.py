@@ -18,15 +18,15 @@ from celery._state import _task_stack
 from celery.exceptions import Retry
 
 from celery_poison.basics.parts import Panel
+from celery_poison.desk.survey import overview
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.extensions.outbox import database
 from celery_poison.extensions.outbox.database import DatabaseBacklog, open_rows
 from celery_poison.flower.acts import held_back
 from celery_poison.metrics.families import FAMILIES
 from celery_poison.outbox import outbox_table, publishing_in
-from celery_poison.quarantine.survey import overview
 from tests.cli.conftest import Console
-from tests.failover.forked import DIED, Forked
+from tests.fleet.forked import DIED, Forked
 from tests.producer.kit import Shop
 from tests.producer.orders import Orders, close_connections, rows
 

@@ -15,7 +15,7 @@ from celery_poison import errors
 from celery_poison.extensions.outbox.lanes import Copy, SendingFailure
 from celery_poison.extensions.outbox.packing import unpack
 from celery_poison.headers import MARK, MID, OUTBOX, PARK, SENT
-from celery_poison.quarantine.views import Views
+from celery_poison.ledger.views import Views
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import wait_until
 from tests.harness.proxy import TcpProxy

@@ -13,7 +13,7 @@ from celery_poison import signals
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.extensions.outbox.lanes import Lane
 from celery_poison.extensions.outbox.send_failures import Cause
-from celery_poison.quarantine.transitions import policies_of
+from celery_poison.ledger.decisions import policies_of
 from celery_poison.rules.blocks import RuleKind
 from celery_poison.testing import RedisServer
 from tests import sampled

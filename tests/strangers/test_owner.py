@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from celery_poison.broker.identity import identity_of, is_same_broker, server_of
 from celery_poison.errors import SchemaMismatch
 from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.ledger.signature import refuse_unless_owned
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import identity_of, is_same_broker, server_of
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.cli.conftest import Console

@@ -10,12 +10,12 @@ import pytest
 import redis
 from celery import Celery
 
+from celery_poison.basics.text import without_secrets
 from celery_poison.cli.redis_checks import encryption
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.tls import with_tls, without_tls
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import without_secrets
 from tests.tls.server import TlsRedisServer
 
 HOSTILE = "/my certs/a&b=c;d?e#f%41.pem"

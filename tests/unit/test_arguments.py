@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from celery_poison.keep.arguments import HIDDEN, arguments, redacted
 from celery_poison.model import StoredMessage
-from celery_poison.quarantine.arguments import HIDDEN, arguments, redacted
 
 EMBED = {"chain": [{"task": "t", "args": ["x"], "kwargs": {"password": "x"}}], "chord": None}
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from celery_poison.cells.trial import PoolFacts
+from celery_poison.desk.queues import GRACE, QUIET_FOR, Deaf, is_quiet, missed
 from celery_poison.ledger.fleet_model import WorkerRecord
-from celery_poison.quarantine.queues import GRACE, QUIET_FOR, Deaf, is_quiet, missed
-from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Shutdown, WorkerFacts

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from celery_poison.basics.numbers import milliseconds, whole
 from celery_poison.causes import Evidence
+from celery_poison.desk.evidence import sentence_of
+from celery_poison.desk.lines import BadExport, _check_evidence
+from celery_poison.desk.search import Group
 from celery_poison.extensions.deploy_guard.first_runs import FirstRunOutcome, FirstRuns, Over, ended
 from celery_poison.extensions.holds.pausing import _fits
 from celery_poison.extensions.notify.notifier import Wording
 from celery_poison.extensions.once.keys import digest_of
+from celery_poison.keep.arguments import HIDDEN, headers_shown
 from celery_poison.model import MessageRecord, Parked, Start
-from celery_poison.quarantine.arguments import HIDDEN, headers_shown
-from celery_poison.quarantine.evidence import sentence_of
-from celery_poison.quarantine.lines import BadExport, _check_evidence
-from celery_poison.quarantine.search import Group
 from celery_poison.states import State
 from celery_poison.worker.request import GuardedRequest
 

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
+from celery_poison.desk.evidence import sentence_of
+from celery_poison.desk.sentences import why
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.evidence import sentence_of
-from celery_poison.quarantine.sentences import why
 from celery_poison.states import State
 from celery_poison.testing import wait_until
 from celery_poison.worker.crash_reports import DUMP, CrashReport, CrashReports

@@ -16,8 +16,8 @@ from celery_poison import Policy, guarded
 from celery_poison.causes import Evidence
 from celery_poison.decide import Failing, failing
 from celery_poison.errors import ConfigurationError
+from celery_poison.keep.arguments import fingerprint_of_failure
 from celery_poison.model import NO_HISTORY, History
-from celery_poison.quarantine.arguments import fingerprint_of_failure
 from celery_poison.rules.failures import (
     ATTEMPTS,
     HEADER,

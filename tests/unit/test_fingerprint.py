@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.message import Message
 
-from celery_poison.quarantine.arguments import Arguments, fingerprint_of, same_calls
+from celery_poison.keep.arguments import Arguments, fingerprint_of, same_calls
 from celery_poison.rules.blocks import Rule, RuleKind, read_rules
 from celery_poison.worker.blocklist import Fingerprints
 from tests import PATIENCE

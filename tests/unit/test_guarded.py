@@ -15,10 +15,10 @@ from celery import Celery, shared_task
 from celery.local import PromiseProxy
 
 from celery_poison import PoisonTask, Quarantine, guarded, install
+from celery_poison.cells.trial import PoolFacts
 from celery_poison.errors import ConfigurationError
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.upstream.acks import give_back_acks
 from celery_poison.upstream.requests import acks_end
 from celery_poison.worker.announce import greet

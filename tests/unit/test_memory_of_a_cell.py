@@ -14,7 +14,7 @@ import pytest
 
 from celery_poison.basics import procfs
 from celery_poison.basics.procfs import SCARCE, MemoryGroup
-from celery_poison.sandbox.watcher import FLOOR, LOOK, NEAR, RECENT, Memory
+from celery_poison.cells.watcher import FLOOR, LOOK, NEAR, RECENT, Memory
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_poison.quarantine.private_files import open_private
+from celery_poison.keep.private_files import open_private
 
 FLAGS = os.O_WRONLY | os.O_TRUNC
 

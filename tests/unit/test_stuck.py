@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from celery_poison.quarantine.stranded import StuckKind, is_stuck
+from celery_poison.desk.stranded import StuckKind, is_stuck
 
 #: Kind, whether its owner lives -> seconds after which it is stuck, at an activation interval of 10 s and a
 #: visibility timeout of an hour.

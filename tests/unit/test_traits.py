@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.message import Message
 
-from celery_poison.quarantine.arguments import fingerprint_of
+from celery_poison.keep.arguments import fingerprint_of
 from celery_poison.worker.recorder import READABLE, UNKNOWN, Given, shape_of, traits_of
 from tests.unit.test_fingerprint import JSON
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from celery_poison.headers import PARK, TRIAL
+from celery_poison.keep.stored_message import publish_release
 from celery_poison.model import StoredMessage
 from celery_poison.policy import Policy
-from celery_poison.quarantine.stored_message import publish_release
 from celery_poison.settings import Settings
 from celery_poison.worker.receive import Delivery, note_delivery, settle_identity
 

@@ -12,9 +12,9 @@ import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.sandbox.cell import pair, put
-from celery_poison.sandbox.pool import MOST, Cells
-from celery_poison.sandbox.trial import ANSWERING, Death, Trial
+from celery_poison.cells.cell import pair, put
+from celery_poison.cells.pool import MOST, Cells
+from celery_poison.cells.trial import ANSWERING, Death, Trial
 from celery_poison.upstream.requests import TaskDied, TrialSpoilt
 
 KILLED = Death(-9)

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from celery_poison.quarantine.spool import Spool
+from celery_poison.keep.spool import Spool
 from tests.worker.apps import build, here
 
 app = build(os.environ, current=True)

@@ -14,9 +14,9 @@ from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import identify
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Start
 from celery_poison.policy import Policy
-from celery_poison.quarantine.views import Views
 from celery_poison.settings import Settings
 from celery_poison.testing import wait_until
 from celery_poison.worker.admission import Admission

@@ -10,9 +10,9 @@ import pytest
 from kombu.message import Message
 
 from celery_poison import Quarantine
+from celery_poison.keep.arguments import fingerprint_of
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.arguments import fingerprint_of
 from celery_poison.rules.blocks import Rule, RuleKind
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew

@@ -10,9 +10,9 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from celery_poison.broker.publish import Publisher
+from celery_poison.keep.stored_message import publish_release, stored_message
+from celery_poison.ledger.decisions import decisions_of
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.stored_message import publish_release, stored_message
-from celery_poison.quarantine.transitions import decisions_of
 from tests import PATIENCE
 from tests.worker.conftest import Crew
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.quarantine.evidence import sentence_of
+from celery_poison.desk.evidence import sentence_of
 from tests import PATIENCE, sampled
 from tests.apps.confined import Confined, new_memory_group
 from tests.apps.harness import ROOT

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_poison.quarantine.survey import overview
+from celery_poison.desk.survey import overview
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.views import Views
 from celery_poison.model import Start
-from celery_poison.quarantine.views import Views
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup
 from celery_poison.worker.worker import GuardedWorker
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from celery_poison.quarantine.survey import overview
+from celery_poison.desk.survey import overview
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.worker.conftest import Crew

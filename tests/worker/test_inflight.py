@@ -10,8 +10,8 @@ import redis
 from celery.worker.state import reserved_requests
 
 from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Start
-from celery_poison.quarantine.views import Views
 from celery_poison.worker.inflight import MEMORY, InFlight
 from celery_poison.worker.rejoin import take_back_claims
 

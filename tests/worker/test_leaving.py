@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.views import Views
 from celery_poison.model import Start
-from celery_poison.quarantine.views import Views
 from celery_poison.settings import Settings
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes

@@ -10,7 +10,7 @@ from billiard.exceptions import WorkerLostError
 
 from celery_poison import Quarantine
 from celery_poison.basics.text import command
-from celery_poison.quarantine.survey import overview
+from celery_poison.desk.survey import overview
 from celery_poison.rules.blocks import RuleKind
 from tests import PATIENCE, sampled
 from tests.cli.conftest import Console

@@ -10,15 +10,15 @@ import pytest
 from celery.signals import before_task_publish
 
 from celery_poison.broker.publish import Publisher
-from celery_poison.failover.parking import Parking
+from celery_poison.fleet.parking import Parking
 from celery_poison.headers import MARK, MID, PARK
+from celery_poison.keep.stored_message import original, pack
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.quarantine.stored_message import original, pack
 from celery_poison.worker.receive import needs_care, note_delivery
 from tests import PATIENCE, sampled
-from tests.quarantine.keeping import Keeper
+from tests.desk.keeping import Keeper
 from tests.worker.conftest import Crew
 from tests.worker.test_nobody_is_to_blame import _cut_broker_connections
 

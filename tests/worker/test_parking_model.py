@@ -18,14 +18,14 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from celery_poison.decide import Action, judge
 from celery_poison.errors import StaleDelivery
-from celery_poison.failover import parking
+from celery_poison.fleet import parking
 from celery_poison.headers import MID, PARK, TRIAL
+from celery_poison.keep.stored_message import pack
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Guilt, Parked, Start, StoredMessage
 from celery_poison.policy import Policy
-from celery_poison.quarantine.stored_message import pack
-from celery_poison.quarantine.views import Views
 from celery_poison.worker.receive import Delivery, facts_of, needs_care, note_delivery
 from tests import sampled
 

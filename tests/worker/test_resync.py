@@ -12,12 +12,12 @@ import pytest
 
 from celery_poison import causes
 from celery_poison.broker.amqp.kind import AmqpBroker
-from celery_poison.failover.parking import Parking
+from celery_poison.fleet.parking import Parking
+from celery_poison.keep.stored_message import original, pack
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Phase, Start
-from celery_poison.quarantine.stored_message import original, pack
-from celery_poison.quarantine.views import Views
 from celery_poison.worker import inflight as settling
 from celery_poison.worker.inflight import Acknowledged, DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation

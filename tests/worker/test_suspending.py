@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from celery_poison.broker.kinds import depth
-from celery_poison.quarantine.overview import Level
-from celery_poison.quarantine.survey import overview
+from celery_poison.desk.overview import Level
+from celery_poison.desk.survey import overview
 from tests import PATIENCE, sampled
 from tests.apps.events import Watcher
 from tests.worker.conftest import Crew

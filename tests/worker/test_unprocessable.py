@@ -13,9 +13,9 @@ from celery.exceptions import NotRegistered
 
 from celery_poison import Quarantine
 from celery_poison.broker.kinds import depth
+from celery_poison.desk.survey import overview
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.survey import overview
 from tests import PATIENCE, sampled
 from tests.worker.apps import register_new
 from tests.worker.conftest import Crew

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from celery_poison import Quarantine
 from celery_poison.broker.sealed import ITEM
 from celery_poison.headers import OURS
-from celery_poison.quarantine.body import preview
+from celery_poison.keep.body import preview
 from tests import sampled
 from tests.worker.envelopes import BODIES, CELERYS, KINDS, nested
 from tests.worker.receiving import Site
@@ -142,6 +142,6 @@ def test_NEW_5_whatever_is_received_reaches_a_pool_or_is_kept(
 
 def _is_a_copy(message: Any, known: set[str]) -> bool:
     """Whether its id, or all that it says in a redelivered message, stands for one that is kept."""
-    from celery_poison.quarantine.stored_message import identity_of
+    from celery_poison.keep.stored_message import identity_of
 
     return identity_of(message).mid in known

@@ -24,14 +24,14 @@ from celery_poison import causes
 from celery_poison.basics.text import clean, count_of, duration, when
 from celery_poison.cli.next_acts import decision
 from celery_poison.contrib.django.admin import ACT, READ
+from celery_poison.desk import Quarantine, sentences
+from celery_poison.desk.decisions import IN_DJANGO, Outcome
+from celery_poison.desk.edits import call_of, typed_json, typing_of
+from celery_poison.desk.evidence import place_in
+from celery_poison.desk.reading import Detail
+from celery_poison.desk.search import BadFilter, By, Filter
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine import Quarantine, sentences
-from celery_poison.quarantine.decisions import IN_DJANGO, Outcome
-from celery_poison.quarantine.edits import call_of, typed_json, typing_of
-from celery_poison.quarantine.evidence import place_in
-from celery_poison.quarantine.reading import Detail
-from celery_poison.quarantine.search import BadFilter, By, Filter
 from celery_poison.states import State
 
 #: Rows of a list; messages of one act: each is named in its form; refusals that are named one by one.

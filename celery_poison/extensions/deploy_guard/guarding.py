@@ -18,6 +18,7 @@ from celery_poison.basics.parts import Asked, Hold, Turn
 from celery_poison.basics.text import literal
 from celery_poison.causes import NO_EVIDENCE
 from celery_poison.decide import End, EndedRun
+from celery_poison.desk.evidence import place_in
 from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.deploy_guard.first_runs import (
     FirstRunOutcome,
@@ -29,10 +30,9 @@ from celery_poison.extensions.deploy_guard.first_runs import (
 )
 from celery_poison.extensions.deploy_guard.record import FirstRunsSeen, VersionRecord
 from celery_poison.extensions.deploy_guard.settings import DeployGuardSettings
+from celery_poison.keep.arguments import fingerprint_of
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.pauses import Paused
-from celery_poison.quarantine.arguments import fingerprint_of
-from celery_poison.quarantine.evidence import place_in
 from celery_poison.rules.pauses import Pause, Scope
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry

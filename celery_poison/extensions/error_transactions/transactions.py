@@ -29,11 +29,11 @@ from celery_poison.extensions.error_transactions.owed import (
     owe,
     owed_reports,
 )
+from celery_poison.keep.stored_message import original, stored_message
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.quarantine.stored_message import original, stored_message
 from celery_poison.rules.reports import ROOT, Report, ReportedMessage, ReportKind
 
 logger = get_logger("celery_poison")

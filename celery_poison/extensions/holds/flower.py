@@ -7,10 +7,10 @@ from typing import Any
 
 from celery import Celery
 
+from celery_poison.desk.overview import Overview
+from celery_poison.desk.store import Store
 from celery_poison.extensions.holds.desk import HoldDesk
 from celery_poison.flower.parts import FlowerPart, HeldBack, HoldKind
-from celery_poison.quarantine.overview import Overview
-from celery_poison.quarantine.store import Store
 from celery_poison.rules.pauses import Scope
 
 

@@ -14,13 +14,13 @@ from celery_poison.basics.text import count_of
 from celery_poison.broker.kinds import broker_of
 from celery_poison.broker.port import WaitingMessage
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
+from celery_poison.keep.arguments import arguments
+from celery_poison.keep.room import ACTOR
+from celery_poison.keep.stored_message import identity_of, original, stored_fields
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.scripts import Code
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.room import ACTOR
-from celery_poison.quarantine.stored_message import identity_of, original, stored_fields
-from celery_poison.quarantine.transitions import decisions_of
 
 logger = get_logger("celery_poison")
 

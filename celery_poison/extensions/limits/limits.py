@@ -158,7 +158,7 @@ class LimitsExtension(Extension):
 
     @cached_property
     def _filling(self) -> Callable[[str, int, int], None]:
-        from celery_poison.quarantine.room import Filling
+        from celery_poison.keep.room import Filling
 
         return Filling(lambda: self.host.quick_ledger)
 

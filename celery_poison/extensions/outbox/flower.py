@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_poison.desk.overview import Overview
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.extensions.outbox.lanes import LaneRecord
 from celery_poison.extensions.outbox.send_failures import Cause
@@ -17,7 +18,6 @@ from celery_poison.flower.acts import known
 from celery_poison.flower.choosing import NothingChosen
 from celery_poison.flower.parts import FlowerPart, HeldBack, HoldKind
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.overview import Overview
 
 #: Sending to a queue, beside the scopes of a pause, and what the block list goes by.
 SENDING = "sending"

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from celery_poison.desk.overview import Overview
 from celery_poison.metrics.family import Family, Rows
-from celery_poison.quarantine.overview import Overview
 
 
 def _lanes(overview: Overview) -> Iterable[Any]:

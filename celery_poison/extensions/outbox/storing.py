@@ -52,7 +52,7 @@ class Outbox(Extension):
         return tied.publishing()
 
     def unknown_task(self, message: Any, identity: Any, queue: str, reason: str) -> None:
-        from celery_poison.quarantine.stored_message import original
+        from celery_poison.keep.stored_message import original
 
         if type(seq := message.headers.get(OUTBOX)) is not int:  # nor a bool: a publisher may write anything
             return

@@ -20,6 +20,7 @@ from celery_poison.cli.session import (
     verb,
     who_options,
 )
+from celery_poison.desk.owner import default_actor
 from celery_poison.errors import MessageNotFound
 from celery_poison.extensions.outbox.database import waiting_rows
 from celery_poison.extensions.outbox.desk import OutboxDesk, OutboxMessage
@@ -28,7 +29,6 @@ from celery_poison.extensions.outbox.relay import Relay
 from celery_poison.extensions.outbox.send_failures import Cause
 from celery_poison.extensions.outbox.settings import OutboxSettings
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import default_actor
 
 _SELECT = (
     click.option("--queue", default="", help="Only of this queue."),

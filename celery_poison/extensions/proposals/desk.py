@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from celery import Celery
 
+from celery_poison.desk.owner import check_owner, default_actor
 from celery_poison.extensions.proposals.proposals import Proposals
+from celery_poison.ledger.views import Views
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import check_owner, default_actor
-from celery_poison.quarantine.views import Views
 
 
 class Applied(NamedTuple):

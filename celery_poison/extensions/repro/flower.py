@@ -5,11 +5,11 @@ from __future__ import annotations
 from celery import Celery
 from tornado.web import HTTPError, authenticated, url
 
+from celery_poison.desk import Quarantine
 from celery_poison.extensions.repro.writing import Repro, call_of, repro_of
 from celery_poison.flower.pages import Page
 from celery_poison.flower.parts import FlowerPart
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine import Quarantine
 
 
 class ReproFile(Page):

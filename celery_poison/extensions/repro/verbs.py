@@ -14,8 +14,8 @@ from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarant
 from celery_poison.errors import IllegalTransition
 from celery_poison.extensions.repro.shrinking import Spent, shrink
 from celery_poison.extensions.repro.writing import Repro, TaskCall, call_of, repro_of
+from celery_poison.keep.private_files import open_private
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.private_files import open_private
 
 
 @verb(

@@ -21,9 +21,9 @@ from kombu.serialization import prepare_accept_content
 
 from celery_poison.errors import IllegalTransition
 from celery_poison.headers import OURS
+from celery_poison.keep.arguments import HIDDEN, Redact, call_in, hidden_in, redacted
+from celery_poison.keep.body import BodyRefused, json_of, unpacked
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine.arguments import HIDDEN, Redact, call_in, hidden_in, redacted
-from celery_poison.quarantine.body import BodyRefused, json_of, unpacked
 
 #: Levels of lists and dictionaries that a Python file may have, and bytes of a body.
 _DEEPEST, _LARGEST = 60, 8 << 20

@@ -78,8 +78,8 @@ class Telling(Extension):
         return sum(self._send(ledger, mid) for mid in late)
 
     def _send(self, ledger: Ledger, mid: str) -> bool:
+        from celery_poison.desk.failing import ResultRefused
         from celery_poison.extensions.telling.teller import call_for
-        from celery_poison.quarantine.failing import ResultRefused
 
         queries = Queries(ledger)
         record, kept = queries.record(mid), queries.message(mid)

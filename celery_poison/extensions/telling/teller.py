@@ -13,6 +13,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.basics.text import clean
 from celery_poison.broker.publish import Publisher
+from celery_poison.desk.failing import ResultRefused, call_in_worker, store_failure
 from celery_poison.errors import (
     DecisionPending,
     IllegalTransition,
@@ -22,16 +23,15 @@ from celery_poison.errors import (
     StaleDelivery,
 )
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.quarantine.failed import call_hooks
-from celery_poison.quarantine.failing import ResultRefused, call_in_worker, store_failure
-from celery_poison.quarantine.transitions import decisions_of
 from celery_poison.rules.destinations import ACTOR
 from celery_poison.states import State
 from celery_poison.task import PoisonTask
+from celery_poison.worker.failed import call_hooks
 
 logger = get_logger("celery_poison")
 
