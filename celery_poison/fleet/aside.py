@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
+from celery import Celery
 from celery.utils.log import get_logger
 
+from celery_poison.basics.parts import Round
 from celery_poison.errors import Fenced, LedgerUnavailable
+from celery_poison.fleet.departures import Departures
+from celery_poison.fleet.parking import Parking
+from celery_poison.fleet.retention import Retention
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.fleet import Fleet
+from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
 
@@ -53,3 +62,34 @@ class Aside:
         """Wait for what was begun, at most so many seconds."""
         if self._thread is not None:
             self._thread.join(timeout)
+
+
+class Errands:
+    """What waits for brokers, disks and receivers, which may not answer.
+
+    Args:
+        rounds: those of extensions.
+    """
+
+    def __init__(self, app: Celery, ledger: Ledger, settings: Settings, rounds: Iterable[Round]) -> None:
+        self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
+        self._departures, self._sending = Departures(app, ledger), Aside("poison-outgoing")
+        self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
+        self._forgetting = Aside("poison-forgetting", 60.0)
+        self._rounds = [(Aside(each.name, each.pause), each.work) for each in rounds]
+
+    def begin(self, fence: int, fleet: Fleet | None) -> None:
+        """Begin what there is to do, of a fleet that cannot be looked at all of it; wait for none."""
+        if fleet is None or fleet.parked:
+            self._unparking.do(self._parking.round)
+        if fleet is None or fleet.leaves_in == 0:
+            self._sending.do(self._departures.round)
+        self._forgetting.do(self._parking.forget_the_old)
+        self._deleting.do(self._retention.round)
+        for aside, work in self._rounds:
+            aside.do(partial(work, fence))
+
+    def join(self, until: float) -> None:
+        """Wait for what sends, deletes, or is of an extension, until that moment at most."""
+        for each in (self._sending, self._deleting, *(aside for aside, _ in self._rounds)):
+            each.join(max(0.0, until - time.monotonic()))

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from typing import Any
 from uuid import uuid4
@@ -23,13 +22,10 @@ from celery_poison.basics.calling import amend, gather
 from celery_poison.basics.forking import no_fork
 from celery_poison.basics.parts import Round
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.fleet.aside import Aside
-from celery_poison.fleet.departures import Departures
+from celery_poison.fleet.aside import Errands
 from celery_poison.fleet.glances import GLANCE, Glances
 from celery_poison.fleet.last_heard import last_heard
-from celery_poison.fleet.parking import Parking
 from celery_poison.fleet.recovery import Flagged, Recovered, Recovery
-from celery_poison.fleet.retention import Retention
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import (
     GONE_PATIENCE_MS,
@@ -98,13 +94,9 @@ class Monitor:
         self._activation_ms = int(settings.activation_interval * 1000)
         self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials)
         self._gate = _gate_of(settings)
-        self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
-        self._departures, self._sending = Departures(app, ledger), Aside("poison-outgoing")
-        self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
-        self._forgetting = Aside("poison-forgetting", 60.0)
         self._plugin = plugin_of(app)
         rounds = self._rounds_of()
-        self._rounds = [(Aside(each.name, each.pause), each.work) for each in rounds]
+        self._errands = Errands(app, ledger, settings, rounds)
         shortest = min((each.pause for each in rounds), default=QUIET_PAUSE)
         self._longest = max(ACTIVE_PAUSE, min(QUIET_PAUSE, QUIET_SHARE * self._activation, shortest))
         self._glances = Glances(ledger, max(STANDBY_PAUSE, self._longest))
@@ -151,9 +143,9 @@ class Monitor:
     def join(self, patience: float) -> None:
         """Wait at most so many seconds until its threads have ended."""
         until = time.monotonic() + patience
-        for thread in (self._thread, self._sending, self._deleting, *(aside for aside, _ in self._rounds)):
-            if thread is not None:
-                thread.join(max(0.0, until - time.monotonic()))
+        if self._thread is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
+        self._errands.join(until)
 
     @property
     def is_active(self) -> bool:
@@ -236,7 +228,7 @@ class Monitor:
                 for worker, incident in self._queries.open_incidents().items():
                     with self._step(f"recovering from the death of worker {worker}"):
                         self._recover(worker, incident, fence)
-        self._work_aside(fence, fleet)
+        self._errands.begin(fence, fleet)
         self._plan(fleet)
         if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2
@@ -286,17 +278,6 @@ class Monitor:
         if self._ledger.fleet.lift_gate():
             logger.warning("celery_poison: the fleet gate is lifted: its time is over; deaths convict again")
             self._tell(signals.fleet_gate_lifted, actor="", note="")
-
-    def _work_aside(self, fence: int, fleet: Fleet | None) -> None:
-        """Begin what waits for brokers, disks and receivers, which may not answer."""
-        if fleet is None or fleet.parked:
-            self._unparking.do(self._parking.round)
-        if fleet is None or fleet.leaves_in == 0:
-            self._sending.do(self._departures.round)
-        self._forgetting.do(self._parking.forget_the_old)
-        self._deleting.do(self._retention.round)
-        for aside, work in self._rounds:
-            aside.do(partial(work, fence))
 
     def _listened(self, now: float) -> bool:
         return now - self._listening_since >= self._activation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -84,7 +83,7 @@ def test_EMS_2_a_glance_says_a_time_of_Redis_at_which_all_were_still_connected(
     ledger: Ledger, processes: dict[str, Writer]
 ) -> None:
     glances, before = _seen(ledger), ledger.fleet.watch(60_000).at_ms
-    time.sleep(0.05)
+    wait_until(lambda: ledger.fleet.watch(60_000).at_ms > before, what="the clock of Redis goes on")
     seen_ms = glances.is_all_as_before()
     assert seen_ms is not None
     assert before < seen_ms <= ledger.fleet.watch(60_000).at_ms
