@@ -68,21 +68,24 @@ def test_NEW_26_a_released_message_that_its_worker_would_discard_comes_back_with
     soon = datetime.now(UTC) + timedelta(seconds=3)
     revoked = keeper.send_and_keep("fleet.healthy", 2, task_id="revoked")
     expired = keeper.send_and_keep("fleet.healthy", 3, task_id="expired", expires=soon)
+    stamps = {"stamped_headers": ["batch"], "batch": ["b7"]}
+    stamped = keeper.send_and_keep("fleet.healthy", 4, task_id="stamped", **stamps)
     passing = keeper.send_and_keep("fleet.healthy", 1, expires=soon, task_id="passing")
     assert all(outcome.done for outcome in fleet.quarantine.release([passing]))
     wait_until(lambda: datetime.now(UTC) > soon)
     with fleet.worker() as worker:
         worker.wait_ready()
         wait_until(lambda: fleet.app.control.revoke("revoked", reply=True))
-        assert all(outcome.done for outcome in fleet.quarantine.release([revoked, expired]))
+        wait_until(lambda: fleet.app.control.revoke_by_stamped_headers({"batch": ["b7"]}, reply=True))
+        assert all(outcome.done for outcome in fleet.quarantine.release([revoked, expired, stamped]))
 
         assert fleet.app.AsyncResult("expired").get(timeout=PATIENCE)
         kept = wait_until(
-            lambda: len(records := fleet.quarantine.list()) == 2 and records, what=fleet.log_text
+            lambda: len(records := fleet.quarantine.list()) == 3 and records, what=fleet.log_text
         )
         reasons = {record.id: record.reason for record in kept}
         assert "expired before it could begin" in reasons["passing"]
-        assert "is revoked" in reasons["revoked"]
+        assert "is revoked" in reasons["revoked"] and "is revoked" in reasons["stamped"]
 
         assert all(outcome.done for outcome in fleet.quarantine.release([passing]))
         assert fleet.app.AsyncResult("passing").get(timeout=PATIENCE), "it leaves without its expiry now"
