@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from celery_poison import causes
+from celery_poison.basics.sparkline import sparkline
 from celery_poison.basics.text import (
     argument,
     clean,
@@ -40,6 +43,7 @@ from celery_poison.desk.evidence import died_when, growth_of
 from celery_poison.desk.overview import Level, Overview
 from celery_poison.desk.queues import find_deaf
 from celery_poison.desk.survey import last_ended, overview, process_deaths
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
@@ -47,21 +51,44 @@ from celery_poison.plugin import plugin_of
 
 @verb(
     click.option("--check", is_flag=True, help="For monitoring: exit status 0 well, 1 to decide, 2 broken."),
+    click.option("--watch", is_flag=True, help="Redraw every two seconds, until Ctrl-C."),
     json_option,
 )
-def status(ctx: click.Context, check: bool) -> None:
+def status(ctx: click.Context, check: bool, watch: bool) -> None:
     """Show decisions to take and faults, the next command, and the number of messages in each place.
 
     \b
     celery -A proj poison status
     """
-    seen = overview(app_of(ctx))
+    if watch:
+        _watch(ctx)
+    seen = overview(app_of(ctx), queues=True)
     if wants_json():
         print_json(seen.as_dict())
     else:
         _tell(ctx.obj, seen)
     if check:
         ctx.exit([*Level].index(seen.level))
+
+
+#: Seconds between two looks.
+_LOOK_EVERY = 2.0
+
+
+def _watch(ctx: click.Context) -> NoReturn:
+    """Redraw until Ctrl-C, also while Redis is away."""
+    with suppress(KeyboardInterrupt):
+        while True:
+            try:
+                seen = overview(app_of(ctx), queues=True)
+            except LedgerUnavailable as error:
+                click.clear()
+                say(str(error), err=True)
+            else:
+                click.clear()
+                _tell(ctx.obj, seen)
+            time.sleep(_LOOK_EVERY)
+    ctx.exit(0)
 
 
 #: Deaths for which `incidents` names the task whose memory grew.
@@ -85,6 +112,7 @@ def _tell(console: Any, seen: Overview) -> None:
 
 def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
     """Yield name and text of each row; what is zero, and a gate that is open, has none."""
+    yield from _time_lines(seen)
     yield from _message_lines(seen)
     yield from ((panel.name, panel.line) for panel in seen.panels if panel.line)
     yield from _fleet_lines(seen)
@@ -93,14 +121,34 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
     yield "ledger", f"{seen.ledger}, namespace {seen.namespace}"
 
 
+def _time_lines(seen: Overview) -> Iterator[tuple[str, str]]:
+    """Yield whether it goes on, who is lost, and whether the others are served."""
+    if seen.lately.last:
+        *_, before, hour = seen.lately.by_hour
+        last = f"the last {span(seen.at - seen.lately.last)} ago"
+        lately = f"{hour} in the last hour, {before} in the one before"
+        row = f"  {sparkline(seen.lately.by_hour)} 24 h" if any(seen.lately.by_hour) else ""
+        yield "deaths", f"{last}; {lately}{row}"
+    if seen.lost:
+        named = [
+            f"{lost.worker.partition('/')[0]} {lost.how} since {clock(lost.since)}" for lost in seen.lost
+        ]
+        yield "lost", some_of(named, 3)
+    waiting = {queue.queue: queue.waiting for queue in seen.queues if queue.waiting}
+    if waiting or seen.ended_at:
+        served = [f"a task ended {span(seen.at - seen.ended_at)} ago"] if seen.ended_at else []
+        kinds = some_of((f"{number} in {queue}" for queue, number in waiting.items()), 4)
+        yield "served", "; ".join([*served, f"waiting: {kinds}" if waiting else "nothing waits"])
+
+
 def _message_lines(seen: Overview) -> Iterator[tuple[str, str]]:
     if seen.observe_only or seen.would_quarantine:
         kinds = (f"{number} {causes.short(cause)}" for cause, number in seen.would_quarantine.items())
         yield "observed", f"would have been quarantined so far: {', '.join(kinds) or 'nothing'}"
-    yield "quarantine", count_of(seen.quarantined, "message")
     stuck, messages = seen.stranded, partial(count_of, noun="message")
     kinds = (f"{number} {kind}" for kind, number in stuck.counts.items() if number)
     rows = (
+        ("quarantine", seen.quarantined, messages(seen.quarantined)),
         ("leaving", seen.leaving, f"{messages(seen.leaving)} that leave by themselves; show ID has the time"),
         ("given up", seen.failed, messages(seen.failed)),
         ("candidates", seen.candidates, _suspects_line(seen)),

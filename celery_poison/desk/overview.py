@@ -15,8 +15,8 @@ from celery_poison.desk.queues import Backlog, Deaf
 from celery_poison.desk.stranded import Stranded
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.ledger.second_person import Wish
-from celery_poison.ledger.views import GateRecord
-from celery_poison.model import MessageRecord
+from celery_poison.ledger.views import GateRecord, Lately
+from celery_poison.model import MessageRecord, Record
 from celery_poison.portrait import STUCK, Condition
 
 #: Seconds after which errors are over that nothing was added to.
@@ -30,6 +30,15 @@ class Level(StrEnum):
     DECIDE = "decide"
     """A person must decide."""
     BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(Record):
+    """A worker that does not work any more: ``how``, and ``since`` when, in seconds of Redis' clock."""
+
+    worker: str
+    how: str
+    since: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +64,9 @@ class Overview:
         observed: those of them that go round still, the most deaths first.
         last_death: the last journalled death of a task process, while this app only observes; empty: none.
         deaths_allowed: deaths that quarantine a message of that task.
+        lately: deaths of tasks in the last day.
+        lost: workers that are frozen, silent or dead, and whose node has not come back, the newest first.
+        ended_at: when the last task ended, in seconds; None: none did in an hour, or the journal has no ends.
         last_worker: which worker has ended or died last, and when; empty where none has.
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
@@ -90,6 +102,9 @@ class Overview:
     observed: list[MessageRecord]
     last_death: dict[str, str]
     deaths_allowed: int
+    lately: Lately
+    lost: list[Lost]
+    ended_at: float | None
     workers: list[WorkerRecord]
     last_worker: str
     monitor: str

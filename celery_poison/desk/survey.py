@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.basics.calling import gather
 from celery_poison.basics.text import command, count_of, duration, some_of, when, without_secrets
-from celery_poison.desk.overview import Overview
+from celery_poison.desk.overview import Lost, Overview
 from celery_poison.desk.owner import check_owner
 from celery_poison.desk.queues import find_deaf, read_backlogs
 from celery_poison.desk.stranded import find_stranded
@@ -28,7 +28,10 @@ from celery_poison.ledger.views import Views
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.rules.blocks import read_rules
 from celery_poison.settings import Settings
+from celery_poison.states import Event
 
+#: Incidents that are looked at for workers that have not come back.
+_LOST_NAMED = 20
 #: Messages that no worker works on, each with a warning of its own.
 _STUCK_NAMED = 3
 #: Seconds after which it is no news any more that Redis came back without what it had.
@@ -51,6 +54,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     workers = queries.workers(int(settings.activation_interval * 1000))
     deaf, unheard = find_deaf(app, queries, workers)
     backlogs, uncounted = read_backlogs(app, queries, workers, totals["quarantined"], limited_only=not queues)
+    workers = [*workers, *queries.frozen(workers)]
     seen = Overview(
         **totals,
         **_in_ledger(queries, settings),
@@ -59,7 +63,8 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         asked=wishes(ledger),
         ledger=without_secrets(plugin.ledger_url),
         panels=gather(plugin.extensions.panel, plugin.complain, ledger),
-        workers=[*workers, *queries.frozen(workers)],
+        workers=workers,
+        lost=[*_lost(queries, workers)],
         stranded=find_stranded(app),
         deaf=deaf,
         queues=backlogs,
@@ -83,6 +88,8 @@ def _in_ledger(queries: Views, settings: Settings) -> dict[str, Any]:
         "oldest": queries.oldest(),
         "process_deaths": process_deaths(queries.counts()),
         "gate": queries.gate(),
+        "lately": queries.deaths_lately(now := queries.now_ms() / 1000),
+        "ended_at": _last_end(queries, now),
         "observe_only": settings.observe_only,
         "would_quarantine": queries.would_quarantine(),
         "observed": queries.observed() if settings.observe_only else [],
@@ -103,6 +110,28 @@ def _died(plugin: Plugin, queries: Views) -> dict[str, Any]:
         "last_death": newest,
         "deaths_allowed": policy.max_crashes if policy else plugin.settings.max_crashes,
     }
+
+
+def _last_end(queries: Views, now: float) -> float | None:
+    """Return when the last task ended, if that was in the last hour."""
+    ended = queries.journal(count=1, wanted=lambda entry: entry["event"] == Event.FINISHED, since=now - 3600)
+    return int(ended[0]["at"].partition("-")[0]) / 1000 if ended else None
+
+
+def _lost(queries: Views, workers: Sequence[WorkerRecord]) -> Iterator[Lost]:
+    """Yield who is frozen, silent or dead, and whose node has not come back."""
+    back = {worker.node for worker in workers if worker.alive}
+    for worker in workers:
+        if worker.frozen_since is not None:
+            yield Lost(worker=worker.worker, how="frozen", since=worker.frozen_since)
+        elif not worker.alive:
+            yield Lost(worker=worker.worker, how="silent", since=worker.last_beat)
+        back.add(worker.node)
+    for incident in queries.incidents(_LOST_NAMED):
+        node = incident.worker.partition("/")[0]
+        if node not in back:
+            yield Lost(worker=incident.worker, how="dead", since=incident.died_at)
+        back.add(node)
 
 
 def _in_force(ledger: Ledger) -> dict[str, Any]:

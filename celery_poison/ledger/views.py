@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, make_dataclass
@@ -29,6 +30,8 @@ _ORIGINAL_FIELDS = (
     *("body", "content_type", "content_encoding", "headers", "properties", "failure", "sent_at"),
     *("destination", "canvas"),
 )
+#: Fields beside the days: deaths in five minutes (seconds), and when the last one was.
+_LATELY, _LAST, _SLOT = "lately", "lately last", 300
 #: Candidates that are read before more than these are asked for.
 _FIRST_FLAGGED = 20_000
 _BEHIND = "parked until its earlier start ends, or its task is resumed"
@@ -62,6 +65,19 @@ class GateRecord(Record):
     @property
     def story(self) -> str:
         return f"{self.deaths} of {self.fleet} workers died"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lately(Record):
+    """Deaths of tasks in the last day.
+
+    Attributes:
+        last: when the last task died, in seconds of Redis' clock; None: none that is on record.
+        by_hour: deaths in each of the last 24 hours, the newest hour last.
+    """
+
+    last: float | None
+    by_hour: list[int]
 
 
 class Views(Queries):
@@ -335,6 +351,24 @@ class Views(Queries):
             raw: Any = self._client.hgetall(self._keys.deaths_by_day)
         deaths = {decoded(name).partition(" "): whole(number) for name, number in raw.items()}
         return {(whole(day), task): number for (day, _, task), number in deaths.items() if is_whole(day)}
+
+    def deaths_lately(self, now: float) -> Lately:
+        """Return how often tasks died in the last day, and when the last did.
+
+        Args:
+            now: in seconds of Redis' clock.
+        """
+        with clear_errors("reading the latest deaths"):
+            raw: Any = self._client.hgetall(self._keys.deaths_by_day)
+        found = {decoded(name): whole(number) for name, number in raw.items()}
+        last = found.pop(_LAST, 0)
+        slots = Counter[int]()
+        for name, number in found.items():
+            of, _, slot = name.partition(" ")
+            if of == _LATELY and is_whole(slot):
+                # Whole hours before now; a slot that is half gone counts where its end is.
+                slots[int(max(0.0, now - (int(slot) + 1) * _SLOT) // 3600)] += number
+        return Lately(last=last / 1000 if last else None, by_hour=[slots[hour] for hour in range(24)][::-1])
 
     def neighbours(self) -> list[str]:
         """Return the namespaces in this Redis, as far as a short search finds them; [] if refused."""

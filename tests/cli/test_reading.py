@@ -312,6 +312,29 @@ def test_status_counts_and_says_loudly_what_is_wrong(console: Console, keeper: K
     assert "3 tasks ran unguarded" in console.out("status")
 
 
+def test_NEW_14_status_says_whether_it_goes_on_whether_others_are_served_and_no_zeros(
+    console: Console, keeper: Keeper, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = console.out("status")
+    assert not {"deaths", "lost", "served", "quarantine"} & {
+        line.split(" ")[0] for line in empty.splitlines()
+    }
+    keeper.send_and_keep("fleet.healthy", 1)
+    fleet.app.send_task("fleet.healthy", [2])
+    rows = dict(line.split(maxsplit=1) for line in console.out("status").splitlines() if " " in line)
+    assert rows["deaths"].endswith(f"; 2 in the last hour, 0 in the one before  {'▁' * 23}█ 24 h")
+    assert console.json("status")["lately"]["by_hour"] == [*[0] * 23, 2]
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("celery_poison.cli.status.time.sleep", sleep)
+    assert console.out("status", "--watch").count("1 message needs a decision") == 2
+
+
 def test_NEW_7_status_says_that_a_proposal_of_the_pipeline_waits(console: Console, keeper: Keeper) -> None:
     assert console.json("status")["proposal"] is None and "of the pipeline" not in console.out("status")
     rule = ProposedRule(fingerprint=f"{7:016x}", task="t", note="why", caught=4)

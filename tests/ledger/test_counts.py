@@ -11,6 +11,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, Start
+from tests import PATIENCE
 
 ID, MID, WORKER = "id", "mid", "w1@host/0a1b"
 
@@ -58,6 +59,21 @@ def test_deaths_of_fourteen_days_are_kept_and_fifty_tasks_of_each_have_a_name(le
     named = [task for day, task in found if day >= today and task]
     assert len(named) == 50 and max(map(len, named)) == 120
     assert sum(number for (day, task), number in found.items() if day >= today and not task) == 3
+
+
+def test_NEW_14_deaths_of_a_day_are_counted_by_the_hour_and_the_last_has_its_time(ledger: Ledger) -> None:
+    slot = Views(ledger).now_ms() // 300_000
+    old = {f"lately {slot - number}": 3 for number in (13, 286, 289)}
+    ledger.client.hset(ledger.keys.deaths_by_day, mapping={**old, "lately x": 9})
+    for _ in range(2):
+        ledger.messages.crash(MID, _start(1), cause="signal:9", shared=False)
+    ledger.messages.crash(MID, _start(2), cause="oom", shared=False)
+    now = Views(ledger).now_ms() / 1000
+    lately = Views(ledger).deaths_lately(now)
+    assert lately.last and now - PATIENCE < lately.last <= now
+    assert (lately.by_hour[-1], lately.by_hour[-2], lately.by_hour[0], sum(lately.by_hour)) == (2, 3, 3, 8)
+    assert f"lately {slot - 289}".encode() not in ledger.client.hgetall(ledger.keys.deaths_by_day)
+    assert len(Views(ledger).deaths_by_day()) == 1
 
 
 def test_a_quarantine_is_counted_once(ledger: Ledger) -> None:

@@ -11,11 +11,26 @@ local function count_day(key, now, task)
   if redis.call('HEXISTS', key, field) == 0 then
     for _, name in ipairs(redis.call('HKEYS', key)) do
       local of = tonumber(string.match(name, '^%d+') or 0)
-      if of <= day - 14 then redis.call('HDEL', key, name) elseif of == day then known = known + 1 end
+      if string.match(name, '^lately ') then -- not of a day
+      elseif of <= day - 14 then redis.call('HDEL', key, name) elseif of == day then known = known + 1 end
     end
     if known >= 50 then field = day .. ' ' end
   end
   redis.call('HINCRBY', key, field, 1)
+end
+
+-- The same death, in its five minutes, as ``lately NUMBER``; a day of them is kept. ``lately last``: when, in ms.
+local function count_lately(key, now)
+  local slot = math.floor(now / 300000)
+  local field = 'lately ' .. slot
+  if redis.call('HEXISTS', key, field) == 0 then
+    for _, name in ipairs(redis.call('HKEYS', key)) do
+      local of = tonumber(string.match(name, '^lately (%d+)$'))
+      if of and of <= slot - 288 then redis.call('HDEL', key, name) end
+    end
+  end
+  redis.call('HINCRBY', key, field, 1)
+  redis.call('HSET', key, 'lately last', now)
 end
 
 -- How long one recovery took, as a histogram: bounds in seconds, ascending, in one string.

@@ -39,6 +39,7 @@ redis.call('HDEL', KEYS[2], token)
 local blame = ARGV[5]
 count(KEYS[8], 'crashed', ARGV[4])
 count_day(KEYS[10], now, e.task)
+count_lately(KEYS[10], now)
 local ran_ms = e.at_ms > 0 and math.max(0, (tonumber(ARGV[11]) or now) - e.at_ms) or ''
 local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e.task, queue = e.queue,
   worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], outcome = blame, deliveries = e.deliveries,
