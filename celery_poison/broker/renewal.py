@@ -1,4 +1,4 @@
-"""The thread that keeps what a worker holds of a Redis broker, and repeats what Redis has not heard."""
+"""The thread that keeps what a worker holds, and repeats what its brokers have not heard."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 
 from celery_poison.basics.forking import no_fork
-from celery_poison.broker.book import AWAY, Books
+from celery_poison.broker.books import Books
 
 
 class Renewal:
-    """Keeps the visibility timeout away from what is held; flushes what Redis has not heard (NEW-9, TP1-8).
+    """Keeps the visibility timeout away from what is held; flushes what was not heard (NEW-9, TP1-8).
 
     In a thread of its own: the event loop is blocked by a task under solo, and a broker that does not answer
     must not keep the heartbeat waiting.
@@ -68,12 +68,13 @@ class Renewal:
         return max(0.05, min(self._interval, self._books.visibility_timeout / 4))
 
     def round(self) -> None:
-        """Renew everything that is held at this moment, and tell Redis what it has not heard."""
-        steps = [self._look, *(step for book in self._books.all() for step in (book.flush, book.renew))]
-        for step in steps:
+        """Renew everything that is held at this moment, and tell each broker what it has not heard."""
+        books = self._books.all()
+        away = tuple(error for book in books for error in book.away)
+        for step in [self._look, *(step for book in books for step in (book.flush, book.renew))]:
             try:
                 step()
-            except AWAY:
+            except away:
                 continue  # it has a log line of its own; the next round tries again
             except Exception as error:
                 self._complain(error)

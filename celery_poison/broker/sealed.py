@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from kombu.compression import decompress
 from kombu.exceptions import DecodeError
 from kombu.message import Message
-from kombu.utils.json import dumps
 
 #: Content type under which is kept what was in a queue on Redis, and was no message that kombu could read.
 ITEM = "application/x-celery-poison-item"
-#: What is text in an envelope, if it is there.
-_WORDS = ("body", "content-type", "content-encoding")
 
 
 class Sealed(Message):
@@ -79,32 +75,3 @@ class Sealed(Message):
     @body.setter
     def body(self, value: Any) -> None:
         self._body = value
-
-
-def origin_of(payload: Any) -> str:
-    """Return the delivery tag that an envelope of kombu's Redis transport was published with; '' for none."""
-    properties = payload.get("properties") if isinstance(payload, dict) else None
-    tag = properties.get("delivery_tag") if isinstance(properties, dict) else None
-    return tag if isinstance(tag, str) else ""
-
-
-def tagged(payload: Any, tag: str) -> dict[str, Any]:
-    """Return an envelope of kombu's Redis transport with a delivery tag of ours.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if isinstance(payload, dict) and isinstance(properties := payload.get("properties"), dict):
-        has_info = isinstance(properties.get("delivery_info"), dict | None)
-        if has_info and all(isinstance(payload.get(name) or "", str) for name in _WORDS):
-            properties["delivery_tag"] = tag
-            return payload
-    raise ValueError("kombu writes no such entry to a queue")
-
-
-def wrapped(item: Any, tag: str) -> dict[str, Any]:
-    """Return an envelope, as kombu's Redis transport writes it, around an item of a queue that has none."""
-    text = item if isinstance(item, str | bytes) else dumps(item)
-    whole = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    properties = {"delivery_tag": tag, "body_encoding": "base64"}
-    return {"body": base64.b64encode(whole).decode(), "content-type": ITEM, "properties": properties}

@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu import Connection
 
-from celery_poison.broker.book import Books
+from celery_poison.broker.books import Books
 from celery_poison.broker.kinds import broker_of
 from celery_poison.broker.port import OwnerIsAlive, ReceivingProcess
 

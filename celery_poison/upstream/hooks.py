@@ -84,13 +84,14 @@ HOOKS: Mapping[Area, _Table] = {
         "celery.app.task:Task": "_get_request() on_bound(app)",
         "celery._state": "_get_active_apps() connect_on_app_finalize(callback)",
         "celery.local:Proxy": "_get_current_object()",
-        # Publishing a stored original again (broker/publish.py).
+        # Publishing a stored original again (broker/envelope.py, broker/other.py).
         "kombu.transport.virtual:Channel": "_next_delivery_tag() _put(queue,message) _size(queue)",
         "celery.backends.base:KeyValueStoreBackend": "_get_task_meta_for(task_id)",
     },
     Area.REDIS: {
-        # broker/receive.py. kombu loses what it popped if it ends before registering it (celery #4354), takes
-        # long tasks from living workers (celery #5935), and ends a worker at a lost connection (kombu #582).
+        # broker/redis/receiving.py. kombu loses what it popped if it ends before registering it (celery
+        # #4354), takes long tasks from living workers (celery #5935), and ends a worker at a lost connection
+        # (kombu #582).
         "kombu.transport.redis:Channel": (
             "_brpop_start(timeout) _brpop_read() _in_poll _queue_cycle _consumers "
             "_basic_cancel(consumer_tag) _tag_to_queue _fanout_queues _connparams(asynchronous) _get_pool() "
@@ -107,7 +108,7 @@ HOOKS: Mapping[Area, _Table] = {
         "kombu.transport.virtual:Message": "_raw _state",
         "kombu:Connection": "_connection get_transport_cls() drain_events()",
     },
-    Area.RABBITMQ: {  # broker/transport.py
+    Area.RABBITMQ: {  # broker/amqp/channel.py
         "kombu.transport.pyamqp:Channel": (
             "Message basic_qos(prefetch_size,prefetch_count,a_global) basic_consume(queue) "
             "basic_ack(delivery_tag) basic_reject(delivery_tag,requeue)"

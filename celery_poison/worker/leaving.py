@@ -12,8 +12,8 @@ from celery.utils.log import get_logger
 from celery.worker.request import Request
 from celery.worker.state import reserved_requests
 
-from celery_poison.broker.book import Books
-from celery_poison.broker.unacked import number_of
+from celery_poison.broker.books import Books
+from celery_poison.broker.tags import number_of
 from celery_poison.worker.inflight import InFlight, unchanged
 
 logger = get_logger("celery_poison")

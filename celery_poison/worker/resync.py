@@ -18,7 +18,7 @@ from functools import partial
 from celery.utils.log import get_logger
 
 from celery_poison import causes
-from celery_poison.broker.book import Books
+from celery_poison.broker.books import Books
 from celery_poison.broker.kinds import broker_of
 from celery_poison.broker.port import Broker
 from celery_poison.errors import StaleDelivery

@@ -13,7 +13,7 @@ from celery import Celery
 
 from celery_poison.basics.calling import gather, tell
 from celery_poison.basics.forking import keep_from_forks
-from celery_poison.broker.book import Books
+from celery_poison.broker.books import Books
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.cells.cell import Prepare

@@ -16,9 +16,10 @@ import kombu
 import redis
 from celery import Celery
 
-from celery_poison.broker.book import Book, Books
+from celery_poison.broker.books import Books
 from celery_poison.broker.kinds import put_back
 from celery_poison.broker.port import PutBack
+from celery_poison.broker.redis.book import Book
 from celery_poison.broker.transport import guarded_connection
 
 

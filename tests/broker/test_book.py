@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError
 
-from celery_poison.broker import book
-from celery_poison.broker.unacked import arriving_key
+from celery_poison.broker.redis import book
+from celery_poison.broker.redis.unacked import arriving_key
 from celery_poison.testing import RedisServer, wait_until
 from tests.broker.kit import Killed, Process, Receiver, Site, killed_after
 from tests.harness.proxy import TcpProxy

@@ -27,8 +27,8 @@ from hypothesis.stateful import (
 )
 from redis.exceptions import ConnectionError
 
-from celery_poison.broker.book import AWAY, Book
-from celery_poison.broker.receive import _FETCH
+from celery_poison.broker.redis.book import AWAY, Book
+from celery_poison.broker.redis.receiving import _FETCH
 from tests.broker.kit import Fuse, Site, new_boot_id
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_poison.broker.unacked import arriving_key
+from celery_poison.broker.redis.unacked import arriving_key
 from tests.broker.kit import Site
 
 NewSite = Callable[..., Site]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_poison.broker.receive import LONGEST, PATIENCE
+from celery_poison.broker.redis.receiving import LONGEST, PATIENCE
 from tests.broker.kit import Receiver, Site
 
 QUEUES = [f"q{number}" for number in range(30)]

@@ -11,8 +11,8 @@ import pytest
 from kombu.transport.redis import QoS
 from redis.exceptions import ResponseError
 
-from celery_poison.broker import unacked
-from celery_poison.broker.unacked import Unacked
+from celery_poison.broker.redis import unacked
+from celery_poison.broker.redis.unacked import Unacked
 from celery_poison.testing import RedisServer
 from tests.broker.kit import Killed, Site, killed_after, new_boot_id
 

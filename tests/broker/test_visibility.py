@@ -9,7 +9,7 @@ from time import time
 
 import pytest
 
-from celery_poison.broker import unacked
+from celery_poison.broker.redis import unacked
 from celery_poison.broker.renewal import Renewal
 from tests.broker.kit import Receiver, Site, new_boot_id
 

@@ -22,7 +22,7 @@ PLACES = (PAGE, "where-is-it.md")
 MOST = 18
 #: Of the worker's main thread, but for no message in particular: they may fall into any moment.
 ALL_THE_TIME = {
-    "broker/unacked.py",
+    "broker/redis/unacked.py",
     "worker/announce.py",
     "worker/threads.py",
     "worker/processes.py",

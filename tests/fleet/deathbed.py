@@ -13,7 +13,7 @@ import redis
 from celery import Celery
 
 from celery_poison.broker.identity import identity_of
-from celery_poison.broker.receive import arriving_key
+from celery_poison.broker.redis.receiving import arriving_key
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import Fenced
 from celery_poison.fleet.monitor import Monitor

@@ -11,7 +11,8 @@ import click
 import pytest
 import redis
 
-from celery_poison.broker.unacked import owner_of, text
+from celery_poison.broker.redis.unacked import text
+from celery_poison.broker.tags import owner_of
 from celery_poison.ledger.fleet_model import Incident
 from celery_poison.testing import wait_until
 from tests import PATIENCE

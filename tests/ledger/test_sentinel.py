@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.sentinel import SentinelManagedSSLConnection
 
-from celery_poison.broker.client import client_of
+from celery_poison.broker.redis.client import client_of
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.ledger.connection import ask_once, open_redis
 from celery_poison.ledger.in_step import hanging_up

@@ -17,10 +17,10 @@ REDIS = pytest.mark.parametrize("broker_url", ["redis"], indirect=True)
 #: Between the steps by which a worker that leaves gives back what it has not begun.
 STEPS = [
     "celery_poison.worker.leaving:Leaving._waiting",
-    "celery_poison.broker.receive:OwnedChannel.finish_poll",
+    "celery_poison.broker.redis.receiving:OwnedChannel.finish_poll",
     "celery_poison.worker.leaving:_put_back",
     "celery_poison.worker.leaving:_put_back#3",
-    "celery_poison.broker.book:Book.tell",
+    "celery_poison.broker.redis.book:Book.tell",
 ]
 
 
@@ -70,7 +70,9 @@ def test_NEW_9_a_worker_killed_while_its_book_is_put_right_after_an_outage_loses
 ) -> None:
     server = new_server(appendonly="yes", appendfsync="always")
     site = new_site(server.url())
-    with site.worker("w1", concurrency=1, env={DIES_AT: "celery_poison.broker.book:Book._retract"}) as w1:
+    with site.worker(
+        "w1", concurrency=1, env={DIES_AT: "celery_poison.broker.redis.book:Book._retract"}
+    ) as w1:
         sent = _let_one_run_and_others_wait(site, w1, 3)
         server.kill()
         site.await_that(lambda: "the broker does not answer" in w1.log_text(), "the outage is noticed")

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from celery_poison.basics.parts import Finding
-from celery_poison.broker.client import queued_and_dropped
+from celery_poison.broker.redis.client import queued_and_dropped
 
 _MULTI = "allow MULTI to this user, so that the right to write can be checked"
 

@@ -13,7 +13,6 @@ from celery import Celery
 
 from celery_poison.basics.parts import Finding
 from celery_poison.broker.bounds import ANSWER_TIMEOUT
-from celery_poison.broker.client import is_one_database
 from celery_poison.broker.port import (
     Broker,
     HeldMessage,
@@ -25,9 +24,11 @@ from celery_poison.broker.port import (
     Refused,
     WaitingMessage,
 )
-from celery_poison.broker.receive import OwnedChannel
 from celery_poison.broker.redis import checks, queues
-from celery_poison.broker.unacked import Unacked, owner_of, put_back_arriving, text
+from celery_poison.broker.redis.client import is_one_database
+from celery_poison.broker.redis.receiving import OwnedChannel
+from celery_poison.broker.redis.unacked import Unacked, put_back_arriving, text
+from celery_poison.broker.tags import owner_of
 from celery_poison.ledger.in_step import hanging_up
 from celery_poison.upstream import hooks
 

@@ -11,9 +11,9 @@ from typing import Any
 from kombu.exceptions import InconsistencyError
 from kombu.utils import json as kombu_json
 
-from celery_poison.broker.client import client_of
 from celery_poison.broker.envelope import envelope
 from celery_poison.broker.port import Parcel, Push, Unroutable, WaitingMessage
+from celery_poison.broker.redis.client import client_of
 from celery_poison.ledger.in_step import keep_in_step
 
 

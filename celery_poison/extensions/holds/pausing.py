@@ -24,7 +24,7 @@ from kombu import Queue
 
 from celery_poison import signals
 from celery_poison.basics.parts import Hold
-from celery_poison.broker.unacked import number_of
+from celery_poison.broker.tags import number_of
 from celery_poison.decide import End
 from celery_poison.extensions.holds.pauses import HoldPauses
 from celery_poison.extensions.holds.settings import HoldsSettings

@@ -9,7 +9,6 @@ from a queue to their receiver's unacknowledged ones, and that no process has se
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -21,7 +20,8 @@ from celery.utils.log import get_logger
 from redis import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, TimeoutError
 
-from celery_poison.broker.client import client_of
+from celery_poison.broker.redis.client import client_of
+from celery_poison.broker.tags import number_of, owner_of
 from celery_poison.headers import MID, identify, is_unique
 
 logger = get_logger("celery_poison")
@@ -54,16 +54,8 @@ redis.call('ZREM', KEYS[2], ARGV[1])
 return entry and 1 or 0
 """
 
-_OWNED = re.compile(r"([0-9a-f]{16}(?:r\d+)?)-\d+")
-
 #: Tags of unreadable entries that were complained of.
 _complained_of: set[str] = set()
-
-
-def owner_of(tag: str) -> str | None:
-    """Return the boot id in a delivery tag; None for a tag that plain kombu gave."""
-    match = _OWNED.fullmatch(tag)
-    return match[1] if match else None
 
 
 def returned_key(boot_id: str) -> str:
@@ -248,12 +240,6 @@ class Unacked:
 def text(word: Any) -> str:
     """Return what Redis said as a string."""
     return word.decode("utf-8") if isinstance(word, bytes) else word
-
-
-def number_of(tag: str) -> int:
-    """Return the place of a tag among those of its worker process: the older, the smaller."""
-    number = tag.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
 
 
 def _item_of(entry: bytes | str) -> tuple[bytes, str]:

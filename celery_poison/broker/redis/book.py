@@ -15,15 +15,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from celery.utils.log import get_logger
 from redis import Redis
 from redis.exceptions import RedisError
 
-from celery_poison.broker.unacked import Unacked, number_of, put_back_arriving
+from celery_poison.broker.books import Books, InUse
+from celery_poison.broker.redis.unacked import Unacked, put_back_arriving
+from celery_poison.broker.tags import number_of
 from celery_poison.ledger.in_step import keep_in_step
 
 logger = get_logger("celery_poison")
@@ -41,9 +42,6 @@ MEMORY = 20_000
 #: the connection broke may get there late.
 RECHECK_FOR = 30.0
 
-#: Returns the delivery tags of what has begun, or whose fate is being decided: it is not put back.
-InUse = Callable[[], set[str]]
-
 
 class Book:
     """What one process holds of one Redis broker; safe to use from any thread.
@@ -52,6 +50,8 @@ class Book:
         channel: of that broker; its options say how the keys are called.
         in_use: is asked before anything goes back that was received.
     """
+
+    away: ClassVar[tuple[type[Exception], ...]] = AWAY
 
     def __init__(self, channel: Any, in_use: InUse) -> None:
         pool = channel._get_pool()  # of its own: that of a channel ends with the channel
@@ -331,65 +331,9 @@ class Book:
                     self._returns.pop(tag, None)
 
 
-class Books:
-    """Everything that one process holds, by broker.
-
-    Args:
-        in_use: see :class:`Book`.
-        before_return: takes a channel that closes, before what it holds goes back: from now on nothing
-            of that may begin.
-    """
-
-    def __init__(self, in_use: InUse = set, before_return: Callable[[Any], object] = lambda _: None) -> None:
-        self._in_use = in_use
-        self.before_return = before_return
-        self._by_broker: dict[tuple[str, ...], Book] = {}
-        self._lock = threading.Lock()
-        #: Seconds of the shortest visibility timeout.
-        self.visibility_timeout = float("inf")
-
-    def of(self, channel: Any) -> Book:
-        """Return the book for the broker of ``channel``."""
-        uri = channel.connection.client.as_uri(include_password=True)
-        key = (uri, channel.unacked_key, channel.unacked_index_key, channel.global_keyprefix or "")
-        with self._lock:
-            book = self._by_broker.get(key)
-            if book is None:
-                book = self._by_broker[key] = Book(channel, self._in_use)
-            self.visibility_timeout = min(self.visibility_timeout, float(channel.visibility_timeout))
-        return book
-
-    def all(self) -> list[Book]:
-        with self._lock:
-            return list(self._by_broker.values())
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Tell each broker in one exchange what is put back meanwhile."""
-        books = self.all()
-        for book in books:
-            book.gather()
-        try:
-            yield
-        finally:
-            for book in books:
-                book.tell()
-
-    @property
-    def owes_acknowledgements(self) -> bool:
-        """Whether a broker has not heard of an acknowledgement for longer than it takes."""
-        return any(book.owes_acknowledgements for book in self.all())
-
-    def leave_for_good(self) -> bool:
-        """Put everything back; return whether every broker has heard it."""
-        heard = [book.leave_for_good() for book in self.all()]
-        return all(heard)
-
-    def close(self) -> None:
-        """Close every connection; what Redis has not heard so far it does not hear from here.
-
-        Connections that publish, in a pool of the app's, may outlive their worker, and know it by this.
-        """
-        for book in self.all():
-            book.close()
-        self._by_broker, self._in_use, self.before_return = {}, set, lambda _: None
+def book_of(books: Books, channel: Any) -> Book:
+    """Return the book among ``books`` for the broker of ``channel``."""
+    uri = channel.connection.client.as_uri(include_password=True)
+    key = (uri, channel.unacked_key, channel.unacked_index_key, channel.global_keyprefix or "")
+    timeout = float(channel.visibility_timeout)
+    return books.of(key, lambda in_use: Book(channel, in_use), timeout)

@@ -29,10 +29,13 @@ from kombu.transport.redis import Empty, Mutex, MutexHeld
 from kombu.utils.json import dumps, loads
 from redis.exceptions import NoScriptError
 
-from celery_poison.broker.book import Book, Books
+from celery_poison.broker.books import Books
 from celery_poison.broker.port import OwnerIsAlive
-from celery_poison.broker.sealed import Sealed, origin_of, tagged, wrapped
-from celery_poison.broker.unacked import Unacked, announce, arriving_key, owner_of, text
+from celery_poison.broker.redis.book import Book, book_of
+from celery_poison.broker.redis.items import origin_of, tagged, wrapped
+from celery_poison.broker.redis.unacked import Unacked, announce, arriving_key, text
+from celery_poison.broker.sealed import Sealed
+from celery_poison.broker.tags import owner_of
 
 logger = get_logger("celery_poison")
 
@@ -230,7 +233,7 @@ class OwnedChannel(_Base):
     @cached_property
     def book(self) -> Book:
         """What this process holds of this broker."""
-        return self.books.of(self)
+        return book_of(self.books, self)
 
     @property
     def is_full(self) -> bool:
