@@ -325,7 +325,7 @@ class Settings:
         return section() if chosen is None else chosen
 
     @classmethod
-    def known(cls) -> dict[str, Field[Any]]:
+    def by_name(cls) -> dict[str, Field[Any]]:
         """Return all settings, those of extensions too, by their public names."""
         return {PREFIX + each.name: each for section in (cls, *_sections()) for each in _fields(section)}
 
@@ -342,7 +342,7 @@ class Settings:
         """
         chosen = {str(k).lower(): conf[k] for k in conf if str(k).lower().startswith(PREFIX)}
         chosen.update(overrides or {})
-        known = cls.known()
+        known = cls.by_name()
         for name, value in chosen.items():
             if name not in known:
                 raise ConfigurationError(f"unknown setting {name}={value!r}{did_you_mean(name, known)}")
@@ -350,9 +350,9 @@ class Settings:
                 shown = "<url>" if known[name].metadata["secret"] else repr(value)
                 raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")
         cls._name_version(chosen)
-        of_sections = {each: _chosen(each, chosen) for each in _sections()}
+        of_sections = {each: _values_of(each, chosen) for each in _sections()}
         sections = {each: each(**values) for each, values in of_sections.items() if values}
-        settings = cls(**_chosen(cls, chosen), sections=sections)
+        settings = cls(**_values_of(cls, chosen), sections=sections)
         settings._check_intervals()
         return settings
 
@@ -387,6 +387,6 @@ def _fields(section: type[Any]) -> list[Field[Any]]:
     return [each for each in fields(section) if each.metadata]
 
 
-def _chosen(section: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _values_of(section: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     names = (each.name for each in _fields(section))
     return {name: values[PREFIX + name] for name in names if PREFIX + name in values}

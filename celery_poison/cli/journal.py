@@ -35,8 +35,8 @@ DEATHS = ("crashed", "worker_lost")
 
 def _events(ctx: click.Context, option: click.Parameter, typed: tuple[str, ...]) -> tuple[str, ...]:
     for word in typed:
-        if word not in sentences.SENTENCES:
-            near = get_close_matches(word, sentences.SENTENCES, 1)
+        if word not in sentences.by_event():
+            near = get_close_matches(word, sentences.by_event(), 1)
             meant = f"did you mean {near[0]}?" if near else "docs/journal.md lists them"
             raise click.BadParameter(f"there is no event {word!r}; {meant}")
     return typed

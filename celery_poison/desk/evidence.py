@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from celery_poison.basics.pulse import ALIVE
+from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.sparkline import sparkline
 from celery_poison.basics.text import between
 from celery_poison.causes import Evidence
@@ -16,15 +17,6 @@ _NOTICED: Final[Mapping[str, str]] = {
     "gone": "All connections of its worker were gone at once.",
     "silent": "Its worker was not heard of any more.",
     "frozen": "Its worker was connected, but did not answer any more.",
-}
-
-
-#: Why no item is known.
-_ITEM_UNKNOWN: Final[Mapping[str, str]] = {
-    "handed_on": "its rows do not go straight into a for statement",
-    "kept": "the loop keeps its rows, or has begun a thread",
-    "elsewhere": "the code that died was not within the loop",
-    "torn": "its mark was being written",
 }
 
 #: File and line at the end of ``function (file:line)``, without directories.
@@ -51,7 +43,8 @@ def died_when(evidence: Evidence) -> str:
 
 def sentence_of(evidence: Evidence) -> str:
     """Return what the evidence says, in plain words; the empty string for nothing."""
-    sentences = [_who_sent_it(evidence), progress_of(evidence), growth_of(evidence)]
+    brought = (room.sentence_of(evidence) for room in rooms_with("evidence"))
+    sentences = [_who_sent_it(evidence), *brought, growth_of(evidence)]
     if evidence.rss_kb:
         whose = ", poison_trial_memory_limit" if evidence.limit_of == "trial" else ""
         limit = f" (limit {evidence.limit_kb / 1024:,.0f} MiB{whose})" if evidence.limit_kb else ""
@@ -112,21 +105,6 @@ def _what_ended_it(evidence: Evidence) -> str:
         return "Its end is not known."
     maybe = " It may be a lack of memory." if evidence.near_limit else ""
     return f"The reason is not known.{maybe}"
-
-
-def progress_of(evidence: Evidence) -> str:
-    """How far its loop came, in plain words; the empty string where it has none."""
-    of = "" if evidence.items is None else f" of {evidence.items:,}"
-    if evidence.item_is in _ITEM_UNKNOWN:
-        return f"The item{of} at which it died is unknown: {_ITEM_UNKNOWN[evidence.item_is]}."
-    key = f" (key {evidence.item_key})" if evidence.item_key else ""
-    words = {
-        "in": f"It died at item {evidence.item or 0:,}{key}{of}.",
-        "next": f"It died after {evidence.item or 0:,}{of} items, before the next one began.",
-        "left": f"It had left its loop at item {evidence.item or 0:,}{key}{of}.",
-        "over": f"It had been through all {'' if evidence.item is None else f'{evidence.item:,} '}items.",
-    }
-    return words.get(evidence.item_is, "")
 
 
 def growth_of(evidence: Evidence) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.text import clean, count_of, when
 from celery_poison.causes import FAILURE, OF_WORKERS, Evidence, describe, signal_name
 from celery_poison.desk.evidence import sentence_of
@@ -44,7 +46,7 @@ def how_it_ended(history: Sequence[Entry]) -> str:
         return f"{end[0].upper()}{end[1:]}."
     released = history[len(events) - 1 - events[::-1].index(Event.RELEASED)]
     return (
-        f"It was released by {clean(released['actor']) or 'a person'}{clean(_noted(released))}; then {end}."
+        f"It was released by {clean(released['actor']) or 'a person'}{clean(note_of(released))}; then {end}."
     )
 
 
@@ -130,9 +132,14 @@ def at(entry: Entry) -> str:
     return when(int(entry["at"].partition("-")[0]) / 1000)
 
 
+def by_event() -> Mapping[str, Callable[[Entry], str]]:
+    """Return what says each event of docs/journal.md."""
+    return ChainMap(_SENTENCES, *(room.SENTENCES for room in rooms_with("sentences")))
+
+
 def sentence(entry: Entry) -> str:
     """Return what one journal entry says happened."""
-    tell = SENTENCES.get(entry.get("event", ""))
+    tell = by_event().get(entry.get("event", ""))
     return clean(tell(entry) if tell else entry.get("event", "?"))
 
 
@@ -142,7 +149,7 @@ def _crashed(entry: Entry) -> str:
         sentence += f": death {entry['crashes']}, strike {entry['strikes']}"
     if entry["outcome"] == "shared" and not entry["note"]:
         sentence += "; others may share the blame"
-    return sentence + _noted(entry) + _proven(entry)
+    return sentence + note_of(entry) + _proven(entry)
 
 
 def _interrupted(entry: Entry) -> str:
@@ -158,7 +165,7 @@ def _proven(entry: Entry) -> str:
 
 
 def _decided(what: str) -> Callable[[Entry], str]:
-    return lambda entry: f"{what} by {entry['actor'] or 'a person'}{_noted(entry)}"
+    return lambda entry: f"{what} by {entry['actor'] or 'a person'}{note_of(entry)}"
 
 
 def _after(entry: Entry) -> str:
@@ -170,11 +177,11 @@ def _after(entry: Entry) -> str:
     return f" after {least}{int(entry['runtime_ms']) / 1000:g} s"
 
 
-def _noted(entry: Entry) -> str:
+def note_of(entry: Entry) -> str:
     return f": {entry['note']}" if entry["note"] else ""
 
 
-def _listed(what: str, entry: Entry) -> str:
+def act_sentence(what: str, entry: Entry) -> str:
     by = f" by {entry['actor']}" if entry["actor"] else ""
     return f"{what}{by}: {entry['note']}"
 
@@ -185,8 +192,8 @@ def _copied(what: str, entry: Entry) -> str:
     return f"{what} {other} by {entry['actor'] or 'a person'}{f': {note}' if note else ''}"
 
 
-#: Of each event of docs/journal.md.
-SENTENCES: dict[str, Callable[[Entry], str]] = {
+#: Of the core's events.
+_SENTENCES: dict[str, Callable[[Entry], str]] = {
     "finished": lambda entry: (
         f"ended on {entry['worker']}{_after(entry)}: {entry['outcome'] or 'outcome unknown'}"
     ),
@@ -196,9 +203,9 @@ SENTENCES: dict[str, Callable[[Entry], str]] = {
         f"was put back on {entry['worker']} ({entry['cause']}): failure {entry['failures']}"
     ),
     "cleared": lambda entry: f"ran alone on {entry['worker']} and survived: cleared",
-    "duplicate": lambda entry: f"a copy was dropped at {entry['worker']}{_noted(entry)}",
-    "quarantined": lambda entry: f"moved to quarantine{_noted(entry)}",
-    "would_quarantine": lambda entry: f"would have been moved to quarantine{_noted(entry)}",
+    "duplicate": lambda entry: f"a copy was dropped at {entry['worker']}{note_of(entry)}",
+    "quarantined": lambda entry: f"moved to quarantine{note_of(entry)}",
+    "would_quarantine": lambda entry: f"would have been moved to quarantine{note_of(entry)}",
     "sent": lambda entry: f"sent {entry['note']}",
     "released": _decided("released"),
     "release_scheduled": _decided("release scheduled"),
@@ -210,29 +217,16 @@ SENTENCES: dict[str, Callable[[Entry], str]] = {
     "restored": _decided("restored to quarantine"),
     "purged": _decided("deleted for good"),
     "policy_changed": lambda entry: (
-        f"policy of {entry['task']} changed by {entry['actor'] or 'a person'}{_noted(entry)}"
+        f"policy of {entry['task']} changed by {entry['actor'] or 'a person'}{note_of(entry)}"
     ),
-    "blocked": lambda entry: _listed("blocked", entry),
-    "unblocked": lambda entry: _listed("unblocked", entry),
-    "paused": lambda entry: _listed("paused", entry),
-    "resumed": lambda entry: _listed("resumed", entry),
-    "endpoint_suspended": lambda entry: (
-        f"worker {entry['worker']} suspended itself from queue {entry['queue']}{_noted(entry)}"
-    ),
-    "endpoint_resumed": lambda entry: (
-        f"worker {entry['worker']} resumed queue {entry['queue']}"
-        f" by {entry['actor'] or 'itself'}{_noted(entry)}"
-    ),
+    "blocked": lambda entry: act_sentence("blocked", entry),
+    "unblocked": lambda entry: act_sentence("unblocked", entry),
     "worker_lost": lambda entry: f"worker {entry['worker']} died ({entry['cause']}){_proven(entry)}",
-    "proposal_made": lambda entry: _listed("the pipeline's proposal made", entry),
-    "proposal_applied": lambda entry: _listed("the pipeline's proposal applied", entry),
-    "proposal_dismissed": lambda entry: _listed("the pipeline's proposal dismissed", entry),
-    "proposal_taken_back": lambda entry: _listed("effects of the pipeline's proposals undone", entry),
-    "act_asked_for": lambda entry: _listed("asked for, and not done yet", entry),
-    "act_agreed_to": lambda entry: _listed("agreed to", entry),
+    "act_asked_for": lambda entry: act_sentence("asked for, and not done yet", entry),
+    "act_agreed_to": lambda entry: act_sentence("agreed to", entry),
     "gate_closed": lambda entry: f"the fleet gate closed: {entry['note']}; only a death on trial convicts",
-    "gate_lifted": lambda entry: f"the fleet gate was lifted by {entry['actor'] or 'itself'}{_noted(entry)}",
-    "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{_noted(entry)}",
+    "gate_lifted": lambda entry: f"the fleet gate was lifted by {entry['actor'] or 'itself'}{note_of(entry)}",
+    "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{note_of(entry)}",
     "worker_started": lambda entry: f"worker {entry['worker']} started {entry['note']}".rstrip(),
     "worker_stopped": lambda entry: f"worker {entry['worker']} stopped",
     "monitor_changed": lambda entry: f"worker {entry['worker']} watches the others now",

@@ -20,7 +20,7 @@ _TABLE = re.compile(r"<!-- settings: ([\w ]*)-->\n(?:.*?)<!-- end -->\n", re.DOT
 
 def anew(page: str) -> str:
     """Return the page with its tables as the code has them."""
-    known = {field.name: field for field in Settings.known().values()}
+    known = {field.name: field for field in Settings.by_name().values()}
     listed = [name for names in _TABLE.findall(page) for name in names.split()]
     assert len(listed) == len(set(listed)), "a setting stands in two tables"
     missing = [name for name in known if name not in listed]

@@ -84,7 +84,7 @@ def test_the_settings_tables_are_the_ones_made_from_the_code() -> None:
 
 def test_every_setting_is_in_one_table_and_no_other() -> None:
     shown = [words(row[0])[0] for row in rows(section(text("settings.md"), "All settings"))]
-    assert sorted(shown) == sorted(Settings.known())
+    assert sorted(shown) == sorted(Settings.by_name())
 
 
 def test_a_setting_that_the_page_does_not_place_comes_into_its_last_table() -> None:
@@ -93,7 +93,7 @@ def test_a_setting_that_the_page_does_not_place_comes_into_its_last_table() -> N
 
 
 def test_no_page_speaks_of_a_setting_that_does_not_exist() -> None:
-    ours = {*Settings.known()}
+    ours = {*Settings.by_name()}
     theirs = {*headers.OURS, *(name for name in vars(inspecting) if name.startswith(PREFIX))}
     for page in PAGES:
         spoken = set(re.findall(r"\bpoison_[a-z_]+\b", page.read_text(encoding="utf-8")))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from celery_poison.extensions.holds.pauses import HoldPauses
+from celery_poison.extensions.holds.pauses import HoldPauses, Scope
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.plugin import plugin_of
-from celery_poison.rules.pauses import Scope
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve

@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
-from celery_poison.extensions.holds.pauses import HoldPauses
+from celery_poison.extensions.holds.pauses import HoldPauses, Pause, Paused, Scope, holding
 from celery_poison.extensions.holds.pausing import Pausing
 from celery_poison.fleet.parking import Parking
 from celery_poison.keep.stored_message import pack
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.pauses import Paused, holding
 from celery_poison.ledger.views import Views
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
-from celery_poison.rules.pauses import Pause, Scope
 from celery_poison.settings import Settings
 from tests.apps.harness import Fleet
 from tests.sites import site
@@ -157,7 +155,7 @@ def test_WAS_6_a_copy_tells_a_node_how_long_it_stays_suspended(ledger: Ledger) -
     _suspend(ledger, "w2@h", "other")
     copy = Paused(ledger)
     copy.refresh()
-    (left,) = [copy.suspended("w1@h")]
+    (left,) = [copy.suspensions_of("w1@h")]
     assert left.keys() == {"a b"} and 55 < left["a b"] <= 60
     assert not copy.stops("a b", "t"), "other workers go on"
 

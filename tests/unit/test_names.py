@@ -22,6 +22,7 @@ OF_A_ROOM = {
     "kind.py": "of a broker: its answers to `broker/port.py`",
     "queues.py": "of a broker",
     "checks.py": "of `doctor`",
+    "sentences.py": "what the journal says, loaded by this name",
     "flower.py": "pages and panels, loaded by this name",
     "metrics.py": "families, loaded by this name",
     "verbs.py": "commands, loaded by this name",

@@ -130,7 +130,7 @@ def test_suspects_may_be_tried_in_a_queue_of_their_own_whose_name_can_be_chosen(
 
 
 def test_every_setting_has_a_sentence_and_its_default_passes_its_own_check() -> None:
-    for field in Settings.known().values():
+    for field in Settings.by_name().values():
         assert field.metadata["doc"].endswith((".", ")"))
         assert field.metadata["check"](field.default) is None, field.name
 

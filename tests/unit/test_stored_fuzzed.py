@@ -22,12 +22,12 @@ from celery_poison.desk.lines import BadExport
 from celery_poison.desk.lines import fields_of_line as fields_of
 from celery_poison.desk.search import BadFilter, Filter
 from celery_poison.desk.sentences import sentence
+from celery_poison.extensions.holds.pauses import read_pauses
 from celery_poison.extensions.proposals.proposal import Proposal
 from celery_poison.keep.spool import Spool, Spooled
 from celery_poison.ledger.second_person import Wish
 from celery_poison.model import Start
 from celery_poison.rules.blocks import read_rules
-from celery_poison.rules.pauses import read_pauses
 from tests.docs.pages import rows, section, text, words
 
 #: As long as one likes.

@@ -76,7 +76,7 @@ class DeployGuard(Extension):
         if not self._is_on:
             return
         from celery_poison.extensions.deploy_guard.watching import sentence_of
-        from celery_poison.ledger.pauses import paused_versions
+        from celery_poison.extensions.holds.pauses import paused_versions
 
         pauses = paused_versions(ledger)
         parked = Queries(ledger).parked_now() if pauses else ()

@@ -30,10 +30,9 @@ from celery_poison.extensions.deploy_guard.first_runs import (
 )
 from celery_poison.extensions.deploy_guard.record import FirstRunsSeen, VersionRecord
 from celery_poison.extensions.deploy_guard.settings import DeployGuardSettings
+from celery_poison.extensions.holds.pauses import Pause, Paused, Scope
 from celery_poison.keep.arguments import fingerprint_of
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.pauses import Paused
-from celery_poison.rules.pauses import Pause, Scope
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Over
+from celery_poison.extensions.holds.pauses import Scope, field_of
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Code
 from celery_poison.model import Start
-from celery_poison.rules.pauses import Scope, field_of
 
 #: Seconds for which first runs are remembered after their last change.
 KEEP = 7 * 24 * 3600

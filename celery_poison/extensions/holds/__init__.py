@@ -16,7 +16,7 @@ from celery_poison.extension import Extension
 from celery_poison.ledger import Ledger
 
 if TYPE_CHECKING:
-    from celery_poison.ledger.pauses import Paused
+    from celery_poison.extensions.holds.pauses import Paused
 
 
 class Holds(Extension):
@@ -34,7 +34,7 @@ class Holds(Extension):
         return [Pausing(site)]
 
     def keeps_waiting(self, ledger: Ledger) -> Callable[[str, str], bool]:
-        from celery_poison.ledger.pauses import Paused
+        from celery_poison.extensions.holds.pauses import Paused
 
         paused = self._paused.get(ledger)
         if paused is None:
@@ -56,8 +56,8 @@ class Holds(Extension):
         return [HoldDesk(store)]
 
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
+        from celery_poison.extensions.holds.pauses import holding
         from celery_poison.extensions.holds.unconsumed import find_unconsumed, resume_of
-        from celery_poison.ledger.pauses import holding
 
         pauses = holding(ledger)
         yield Panel(

@@ -6,10 +6,8 @@ from celery_poison.desk.owner import default_actor
 from celery_poison.desk.rules import with_note
 from celery_poison.desk.store import Store
 from celery_poison.errors import ConfigurationError, MessageNotFound
-from celery_poison.extensions.holds.pauses import HoldPauses
+from celery_poison.extensions.holds.pauses import HoldPauses, Pause, Scope, holding
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.pauses import holding
-from celery_poison.rules.pauses import Pause, Scope
 
 
 class HoldDesk:

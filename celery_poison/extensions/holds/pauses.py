@@ -1,13 +1,185 @@
-"""Begins and ends pauses in the ledger. Everything here raises ``LedgerUnavailable`` when Redis is away."""
+"""What is paused, and keeps messages in place: a queue, a task, or one worker's consumption of one queue.
+
+Also for the deploy guard, whose pauses are of one version. ``LedgerUnavailable``: Redis is away.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
 
-from celery_poison.errors import MessageNotFound
+from celery_poison.basics.text import when
+from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.policies import read, version
 from celery_poison.ledger.scripts import Code
-from celery_poison.rules.pauses import Scope, field_of
+from celery_poison.model import Record
+from celery_poison.rules.blocks import in_force, parts_of
+
+
+class Scope(StrEnum):
+    """What a pause is about."""
+
+    QUEUE = "queue"
+    """No worker consumes it."""
+    TASK = "task"
+    """Its messages are parked."""
+    ENDPOINT = "endpoint"
+    """One worker does not consume it: it suspended itself."""
+    VERSION = "version"
+    """Workers of one version of the user's code park its messages: they killed its first runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause(Record):
+    """One pause.
+
+    Attributes:
+        name: of the queue, or of the task.
+        worker: name of the node, of an endpoint.
+        since, until: seconds since 1970 by Redis' clock; ``until`` None: until a person resumes it.
+        actor: the person who paused it; empty of an endpoint and of a version.
+        version: of the user's code, for which alone the task is paused.
+    """
+
+    scope: Scope
+    name: str
+    worker: str = ""
+    since: float = 0.0
+    until: float | None = None
+    actor: str = ""
+    note: str = ""
+    version: str = ""
+
+    @property
+    def field(self) -> str:
+        """Where in the hash it stands."""
+        return field_of(self.scope, self.name, self.worker or self.version)
+
+    @property
+    def story(self) -> str:
+        """It in a sentence."""
+        if self.scope is Scope.VERSION:
+            return f"{self.version} kills {self.name} ({self.note}): paused"
+        if self.scope is Scope.ENDPOINT:
+            return f"{self.worker} suspended itself from queue {self.name}: {self.note}"
+        return f"{self.scope} {self.name} is paused by {self.actor}" + (f": {self.note}" if self.note else "")
+
+    @property
+    def line(self) -> str:
+        """It in a word or two, for ``status``."""
+        if self.scope is Scope.VERSION:
+            return f"task {self.name} since {when(self.since)} for {self.version}, which kills it"
+        if self.until is not None:
+            return f"queue {self.name} by {self.worker} itself until {when(self.until)}: {self.note}"
+        note = f": {self.note}" if self.note else ""
+        return f"{self.scope} {self.name} since {when(self.since)} by {self.actor}{note}"
+
+    @classmethod
+    def read(cls, field: str, text: str | bytes) -> Self:
+        """Return the pause that one field of the hash holds.
+
+        Raises:
+            ValueError: it is not to be understood; a newer version may have written it.
+        """
+        scope, name, values, known = parts_of(field, text)
+        worker, name = name.split(" ", 1) if scope == Scope.ENDPOINT else ("", name)
+        version = str(values.get("version") or "") if scope == Scope.VERSION else ""
+        name = name.removeprefix(f"{version} ")
+        return cls(scope=Scope(scope), name=name, worker=worker, version=version, **known)
+
+
+def field_of(scope: Scope, name: str, of: str = "") -> str:
+    """Return where in the hash a pause stands; ``of``: its worker, or its version."""
+    return f"{scope}:{of} {name}" if of else f"{scope}:{name}"
+
+
+def read_pauses(
+    raw: Mapping[str, str | bytes], now: float = 0.0
+) -> tuple[dict[str, Pause], list[ConfigurationError]]:
+    """Return the pauses that hold at ``now`` (by field, the oldest first), and why the rest is not usable."""
+    pauses, complaints = in_force(Pause.read, raw, now, "pauses in Redis, {} is ignored: it is no pause")
+    return dict(sorted(pauses.items(), key=lambda pause: pause[1].since)), complaints
+
+
+def holding(ledger: Ledger) -> list[Pause]:
+    """Return what is paused at this moment, the oldest pause first."""
+    _, raw, now = read(ledger, ledger.keys.paused)
+    return [*read_pauses(raw, now)[0].values()]
+
+
+def paused_versions(ledger: Ledger) -> list[Pause]:
+    """Return what is paused for one version, the oldest pause first."""
+    return [pause for pause in holding(ledger) if pause.scope is Scope.VERSION]
+
+
+class Paused:
+    """A copy of what is paused, replaced as a whole: one thread refreshes it, any thread asks it.
+
+    Args:
+        complain: takes errors about entries that cannot be read.
+        code_version: of who asks: pauses of other versions do not count.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        complain: Callable[[Exception], object] = lambda error: None,
+        code_version: str = "",
+    ) -> None:
+        self._ledger = ledger
+        self._complain = complain
+        self._code_version = code_version
+        self._version = 0
+        self._by_field: Mapping[str, Pause] = {}
+        #: When it was read, in seconds of Redis' clock.
+        self._at = 0.0
+
+    def refresh(self) -> tuple[list[Pause], list[Pause]]:
+        """Take over all changes; return the pauses that began, and those that ended.
+
+        Raises:
+            LedgerUnavailable: Redis is away; what was paused stays so.
+        """
+        if version(self._ledger, self._ledger.keys.paused) == self._version:
+            return [], []
+        newest, raw, now = read(self._ledger, self._ledger.keys.paused)
+        pauses, complaints = read_pauses(raw, now)
+        for complaint in complaints:
+            self._complain(complaint)
+        before = self._by_field
+        self._version, self._by_field, self._at = newest, pauses, now
+        paused = [pause for field, pause in pauses.items() if before.get(field) != pause]
+        return paused, [pause for field, pause in before.items() if field not in pauses]
+
+    def as_of_now(self) -> Paused:
+        """Return a new copy; this one stays as it is, so that its owner still hears what has changed.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        newest = Paused(self._ledger, self._complain, self._code_version)
+        newest.refresh()
+        return newest
+
+    def suspensions_of(self, node: str) -> dict[str, float]:
+        """Return from which queues a node has suspended itself: queue -> seconds, as of the last change."""
+        mine = (pause for pause in self._by_field.values() if pause.worker == node and pause.until)
+        return {pause.name: (pause.until or 0.0) - self._at for pause in mine}
+
+    def __call__(self, scope: Scope, name: str) -> bool:
+        """Whether a queue, or a task, is paused."""
+        if not self._by_field:
+            return False
+        own = self._code_version if scope is Scope.TASK else ""
+        is_of_version = bool(own) and field_of(Scope.VERSION, name, own) in self._by_field
+        return is_of_version or field_of(scope, name) in self._by_field
+
+    def stops(self, queue: str, task: str) -> bool:
+        """Whether a message of ``task`` that came from ``queue`` may not begin."""
+        return bool(self._by_field) and (self(Scope.QUEUE, queue) or self(Scope.TASK, task))
 
 
 class HoldPauses:

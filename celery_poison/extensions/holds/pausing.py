@@ -26,7 +26,7 @@ from celery_poison import signals
 from celery_poison.basics.parts import Hold
 from celery_poison.broker.tags import number_of
 from celery_poison.decide import End
-from celery_poison.extensions.holds.pauses import HoldPauses
+from celery_poison.extensions.holds.pauses import HoldPauses, Paused, Scope
 from celery_poison.extensions.holds.settings import HoldsSettings
 from celery_poison.extensions.holds.suspension import (
     FRESH,
@@ -37,9 +37,7 @@ from celery_poison.extensions.holds.suspension import (
     after_run,
     most_suspended,
 )
-from celery_poison.ledger.pauses import Paused
 from celery_poison.ledger.queries import Queries
-from celery_poison.rules.pauses import Scope
 from celery_poison.worker.site import Site
 
 logger = get_logger("celery_poison")
@@ -260,10 +258,10 @@ class Pausing(Hold):
         for pause in (pause for pause in ended if pause.scope is not Scope.ENDPOINT):
             logger.warning("celery_poison: %s %s is not paused any more", pause.scope, pause.name)
         if self._loop.consumer is None:  # this worker starts
-            self.endpoints.adopt(self.paused.suspended(self._me.node))
+            self.endpoints.adopt(self.paused.suspensions_of(self._me.node))
             self._follow()
         elif begun or ended:
-            self.endpoints.follow(self.paused.suspended(self._me.node))
+            self.endpoints.follow(self.paused.suspensions_of(self._me.node))
             self.changed()
 
     def changed(self) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from celery_poison.basics.text import count_of, some_of, when
 from celery_poison.desk.queues import Unread, waiting_in
+from celery_poison.extensions.holds.pauses import Pause, Scope
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet_model import consumed_queues
 from celery_poison.ledger.queries import Queries
-from celery_poison.rules.pauses import Pause, Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from celery_poison.cli.output import answer
 from celery_poison.cli.session import app_of, json_option, verb, who_options
 from celery_poison.desk.store import Store
 from celery_poison.extensions.holds.desk import HoldDesk
-from celery_poison.rules.pauses import Scope
+from celery_poison.extensions.holds.pauses import Scope
 
 _SOON = "the workers act on it within a heartbeat"
 

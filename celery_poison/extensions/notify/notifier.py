@@ -25,16 +25,15 @@ from celery_poison.basics.forking import no_fork
 from celery_poison.basics.text import argument, clean, command, count_of, short
 from celery_poison.desk.finder import Finder
 from celery_poison.desk.search import By, Group
+from celery_poison.extensions.holds.pauses import Pause, paused_versions
 from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.extensions.notify.settings import NotifySettings, receivers_of
 from celery_poison.fleet.aside import Aside
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.pauses import paused_versions
 from celery_poison.ledger.views import GateRecord, Views
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import Plugin
-from celery_poison.rules.pauses import Pause
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
