@@ -577,6 +577,17 @@ def test_what_was_blocked_is_shown_with_the_rules_and_not_with_another_block(
     assert "poison block --like" not in out
 
 
+def test_NEW_26_show_says_of_a_message_that_it_has_expired(console: Console, keeper: Keeper) -> None:
+    then, later = "2001-02-03T04:05:06+00:00", "2999-02-03T04:05:06+00:00"
+    past, ahead = (
+        keeper.send_and_keep("fleet.healthy", 1, expires=datetime.fromisoformat(each))
+        for each in (then, later)
+    )
+    shown = console.out("show", past)
+    assert f"It expired at {then}; a release leaves that out." in " ".join(shown.split()), shown
+    assert "It expired at" not in console.out("show", ahead)
+
+
 def test_show_names_the_chord_that_waits(console: Console, keeper: Keeper, fleet: Fleet) -> None:
     healthy = fleet.app.tasks["fleet.healthy"]
     chord([healthy.s(1)], healthy.si(2)).apply_async()
