@@ -1,5 +1,5 @@
-"""Marks in a task's own transaction; :mod:`celery_poison.extensions.once.marks` makes them."""
+"""Marks in a task's own transaction; :mod:`celery_poison.extensions.once.transaction_marks` makes them."""
 
-from celery_poison.extensions.once.marks import mark_django, mark_sqlalchemy, sqlalchemy_marks
+from celery_poison.extensions.once.transaction_marks import mark_django, mark_sqlalchemy, sqlalchemy_marks
 
 __all__ = ["mark_django", "mark_sqlalchemy", "sqlalchemy_marks"]

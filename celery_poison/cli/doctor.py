@@ -17,9 +17,9 @@ from celery_poison.basics.text import command, count_of, duration, some_of, when
 from celery_poison.broker.bounds import bounded_connection
 from celery_poison.broker.kinds import broker_of
 from celery_poison.cli import redis_checks
+from celery_poison.cli.command import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.cli.destination_checks import destinations
 from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
-from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.desk.owner import check_owner, move_broker
 from celery_poison.desk.queues import find_deaf
 from celery_poison.desk.stranded import find_stranded

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from celery_poison.cli.decisions import say_refusals, yes_run_again
+from celery_poison.cli.command import REFUSED, app_of, json_option, open_quarantine, verb, who_options
+from celery_poison.cli.decision_verbs import say_refusals, yes_run_again
 from celery_poison.cli.output import answer, print_json, say, wants_json
-from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb, who_options
 from celery_poison.desk import Quarantine
 from celery_poison.desk.edits import Change, Draft, call_of
 from celery_poison.keep.arguments import arguments

@@ -8,8 +8,8 @@ import click
 
 from celery_poison import causes
 from celery_poison.basics.text import argument, command, count_of, duration, short
+from celery_poison.cli.command import filter_options, json_option, open_quarantine, verb
 from celery_poison.cli.output import ROWS, answer_records, answer_table, wants_json
-from celery_poison.cli.session import filter_options, json_option, open_quarantine, verb
 from celery_poison.desk import Quarantine
 from celery_poison.desk.search import By, Filter, Group
 from celery_poison.states import State, kept_state

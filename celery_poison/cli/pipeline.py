@@ -16,8 +16,8 @@ import click
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 from celery_poison.broker.identity import identity_of
+from celery_poison.cli.command import WRONG_USAGE, CommandRefused, Option, plainly
 from celery_poison.cli.pipeline_checks import check_options, conf_of, said_plainly
-from celery_poison.cli.session import WRONG_USAGE, CommandRefused, Option, plainly
 from celery_poison.extensions.notify.notifier import send_to_all
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from celery_poison.causes import is_known
-from celery_poison.cli.session import WRONG_USAGE, CommandRefused
+from celery_poison.cli.command import WRONG_USAGE, CommandRefused
 from celery_poison.errors import PoisonError
 
 #: Commands that write what Redis holds into the lake; they make it where there is none.

@@ -18,7 +18,7 @@ from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import Code
-from celery_poison.pipeline.publish import policy_of, proposals, refusals
+from celery_poison.pipeline.publishing import policy_of, proposals, refusals
 from celery_poison.policy import EVERY_TASK, entry_of
 from celery_poison.rules.blocks import read_rules
 

@@ -12,6 +12,7 @@ from kombu.utils.json import dumps
 
 from celery_poison import causes
 from celery_poison.basics.text import argument, clean, clock, command, count_of, near_paths, short, size
+from celery_poison.cli.command import app_of, json_option, open_quarantine, utc_option, verb
 from celery_poison.cli.next_acts import acts_on, decision
 from celery_poison.cli.output import (
     is_terminal,
@@ -22,7 +23,6 @@ from celery_poison.cli.output import (
     terminal_width,
     wants_json,
 )
-from celery_poison.cli.session import app_of, json_option, open_quarantine, utc_option, verb
 from celery_poison.desk import sentences
 from celery_poison.desk.chords import chord_of, has_expired_chord
 from celery_poison.desk.reading import Detail

@@ -27,9 +27,7 @@ from celery_poison.basics.text import (
     utc,
     when,
 )
-from celery_poison.cli.output import answer, answer_table, print_json, print_wrapped, say, wants_json
-from celery_poison.cli.rules import gate_line
-from celery_poison.cli.session import (
+from celery_poison.cli.command import (
     REFUSED,
     CommandRefused,
     app_of,
@@ -39,6 +37,8 @@ from celery_poison.cli.session import (
     utc_option,
     verb,
 )
+from celery_poison.cli.output import answer, answer_table, print_json, print_wrapped, say, wants_json
+from celery_poison.cli.rule_verbs import gate_line
 from celery_poison.desk.evidence import died_when, growth_of
 from celery_poison.desk.overview import Level, Overview
 from celery_poison.desk.queues import find_deaf

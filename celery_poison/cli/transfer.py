@@ -11,7 +11,8 @@ import click
 from kombu.utils.json import dumps
 
 from celery_poison.basics.text import count_of
-from celery_poison.cli.decisions import (
+from celery_poison.cli.command import REFUSED, json_option, open_quarantine, seconds, verb, who_options
+from celery_poison.cli.decision_verbs import (
     TypedAct,
     act_options,
     carry_out,
@@ -21,7 +22,6 @@ from celery_poison.cli.decisions import (
     say_refusals,
 )
 from celery_poison.cli.output import print_json, private_file, wants_json
-from celery_poison.cli.session import REFUSED, json_option, open_quarantine, seconds, verb, who_options
 from celery_poison.cli.show import whole
 from celery_poison.desk.reading import Detail
 from celery_poison.states import State

@@ -6,10 +6,10 @@ Either ``celery -A proj poison flower`` with all of Flower's options, or two lin
     install()
 
 In reading order: here are added routes, tab and metrics. ``pages`` answers people, ``api`` programs, both
-after ``access`` has let a request in; what changes something, ``acts`` and ``changing`` do for both. What
-they ask is answered by ``async_ledger``, away from Flower's event loop, out of the read model and
+after ``access`` has let a request in; ``act_pages`` and ``changing`` change things for both. Their questions
+are answered by ``async_ledger``, away from Flower's event loop, out of the read model and
 :class:`~celery_poison.desk.Quarantine`. ``choosing`` says what can be done, and with which messages;
-``parts`` finds what extensions bring.
+``extension_parts`` finds what extensions bring.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from flower.views import monitor
 from tornado.template import Loader, Template
 from tornado.web import StaticFileHandler, url
 
-from celery_poison.flower import acts, api, pages
-from celery_poison.flower.parts import all_parts
+from celery_poison.flower import act_pages, api, pages
+from celery_poison.flower.extension_parts import all_parts
 from celery_poison.metrics import register
 
 __all__ = ["install"]
@@ -73,8 +73,8 @@ def install() -> bool:
 def handlers() -> list[Any]:
     """Return the routes. Only ``url`` objects keep their arguments under Flower's ``--url_prefix``."""
     held = [
-        url(r"/poison/held/resume", pages.Decide, {"act": acts.let_go}, name="poison-resume"),
-        url(r"/poison/held/begin", pages.Decide, {"act": acts.hold_back}, name="poison-hold"),
+        url(r"/poison/held/resume", pages.Decide, {"act": act_pages.let_go}, name="poison-resume"),
+        url(r"/poison/held/begin", pages.Decide, {"act": act_pages.hold_back}, name="poison-hold"),
     ]
     return [
         url(r"/poison", pages.ListPage, name="poison"),
@@ -88,9 +88,9 @@ def handlers() -> list[Any]:
         url(r"/poison/edit/(.+)", pages.EditPage, name="poison-edit"),
         url(r"/poison/block", pages.BlockPage, name="poison-block"),
         url(r"/poison/block/end", pages.Unblock, name="poison-unblock"),
-        url(r"/poison/gate/lift", pages.Decide, {"act": acts.lift_gate}, name="poison-gate"),
+        url(r"/poison/gate/lift", pages.Decide, {"act": act_pages.lift_gate}, name="poison-gate"),
         url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
-        *(held if acts.hold_kinds() else ()),
+        *(held if act_pages.hold_kinds() else ()),
         *(route for part in all_parts() for route in part.routes),
         *(url(f"/api/poison/{address}", api.Api, answers) for address, answers in api.routes().items()),
     ]

@@ -17,13 +17,13 @@ from tornado.web import HTTPError, authenticated
 
 from celery_poison.desk.overview import Overview
 from celery_poison.desk.search import By, Filter
-from celery_poison.flower import acts, changing
+from celery_poison.flower import act_pages, changing
 from celery_poison.flower.access import CLIENT_HEADER, Guarded, sentence_of
 from celery_poison.flower.async_ledger import SEARCH_TIMEOUT
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
+from celery_poison.flower.extension_parts import union
 from celery_poison.flower.message import MESSAGE_TIMEOUT
 from celery_poison.flower.pages import find
-from celery_poison.flower.parts import union
 from celery_poison.keep.body import decoded
 
 #: Messages in one answer, unless a smaller limit is asked for.
@@ -152,7 +152,7 @@ async def actions(api: Api) -> Any:
 
 async def act(api: Api, verb: str) -> Any:
     """Act on ``{"ids": [...]}``, ``{"filter": "..."}`` or ``{"all": true}``; with ``note``, ``dry_run``."""
-    acts.action(verb)
+    act_pages.action(verb)
     wanted, text = api.wanted, api.said("filter")
     if text:
         Filter.parse(text)  # words to search for are for people, who see what they mids
@@ -162,22 +162,22 @@ async def act(api: Api, verb: str) -> Any:
     if wanted.get("dry_run"):
         mids = await api.ledger.ask(lambda: choice.find(api.ledger.quarantine, ANSWERED), SEARCH_TIMEOUT)
         return {"matches": mids.total, "messages": [record.as_dict() for record in mids.rows]}
-    job = await acts.begin(api, verb, choice, QUICK)
+    job = await act_pages.begin(api, verb, choice, QUICK)
     api.set_status(HTTPStatus.OK if job.finished else HTTPStatus.ACCEPTED)
     return job.as_dict()
 
 
 async def job_state(api: Api, id: str) -> Any:
-    return acts.job(api, id).as_dict()
+    return act_pages.job(api, id).as_dict()
 
 
 async def stop_job(api: Api, id: str) -> Any:
-    acts.job(api, id).stop()
-    return acts.job(api, id).as_dict()
+    act_pages.job(api, id).stop()
+    return act_pages.job(api, id).as_dict()
 
 
 async def held_back(api: Api) -> Any:
-    return [each._asdict() for each in acts.held_back(await api.overview())]
+    return [each._asdict() for each in act_pages.held_back(await api.overview())]
 
 
 async def blocks(api: Api) -> Any:
@@ -195,7 +195,7 @@ ROUTES: dict[str, dict[str, Question]] = {
     r"actions": {"get": actions},
     r"act/(\w+)": {"post": act},
     r"job/(\w+)": {"get": job_state, "post": stop_job},
-    r"gate/lift": {"post": acts.lift_gate},
+    r"gate/lift": {"post": act_pages.lift_gate},
     r"blocks": {"get": blocks},
     r"block": {"post": changing.block},
     r"unblock": {"post": changing.unblock},
@@ -203,11 +203,11 @@ ROUTES: dict[str, dict[str, Question]] = {
 #: The same where an extension holds something back.
 HOLDING: dict[str, dict[str, Question]] = {
     r"held": {"get": held_back},
-    r"held/resume": {"post": acts.let_go},
-    r"held/begin": {"post": acts.hold_back},
+    r"held/resume": {"post": act_pages.let_go},
+    r"held/begin": {"post": act_pages.hold_back},
 }
 
 
 def routes() -> dict[str, dict[str, Question]]:
     """Return what answers where, with what extensions bring."""
-    return {**ROUTES, **(HOLDING if acts.hold_kinds() else {}), **union(lambda part: part.api)}
+    return {**ROUTES, **(HOLDING if act_pages.hold_kinds() else {}), **union(lambda part: part.api)}

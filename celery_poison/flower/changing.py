@@ -16,10 +16,10 @@ from celery_poison.desk.care import seconds_of
 from celery_poison.desk.edits import Edited, call_of, typed_json, typing_of
 from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.flower.access import Guarded
-from celery_poison.flower.acts import known
+from celery_poison.flower.act_pages import known
 from celery_poison.flower.async_ledger import PUBLISH_TIMEOUT
 from celery_poison.flower.choosing import NothingChosen
-from celery_poison.flower.parts import union
+from celery_poison.flower.extension_parts import union
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.rules.blocks import Rule, RuleKind
 from celery_poison.states import State

@@ -16,12 +16,12 @@ from celery_poison.desk.lookup import AmbiguousId
 from celery_poison.desk.read_model import LISTED, NEWEST
 from celery_poison.desk.search import Filter
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
-from celery_poison.flower import acts, changing, deaths, incidents, words
+from celery_poison.flower import act_pages, changing, death_picture, incident_page, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
 from celery_poison.flower.async_ledger import ANSWER_TIMEOUT, SEARCH_TIMEOUT, AsyncLedger
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing, MessageAct
+from celery_poison.flower.extension_parts import all_parts, union
 from celery_poison.flower.message import MessageStory, read_story
-from celery_poison.flower.parts import all_parts, union
 from celery_poison.rules.blocks import RuleKind
 from celery_poison.states import State
 
@@ -136,9 +136,9 @@ class ListPage(Page):
             sections=[section for part in all_parts() for section in part.sections],
             link=self.link,
             Listing=Listing,
-            held=acts.held_back(seen) if seen else [],
-            kinds=acts.hold_kinds(),
-            deaths=deaths.draw(self.ledger.snapshot.deaths, seen.at) if seen else None,
+            held=act_pages.held_back(seen) if seen else [],
+            kinds=act_pages.hold_kinds(),
+            deaths=death_picture.draw(self.ledger.snapshot.deaths, seen.at) if seen else None,
             listed=LISTED,
         )
 
@@ -196,12 +196,12 @@ class IncidentsPage(Page):
     async def get(self) -> None:
         await self.ledger.look()
         error, seen = "", None
-        span = self.asked("span") if self.asked("span") in incidents.SPANS else "24h"
+        span = self.asked("span") if self.asked("span") in incident_page.SPANS else "24h"
         try:
-            seen = await self.ledger.ask(partial(incidents.read, self.ledger, span))
+            seen = await self.ledger.ask(partial(incident_page.read, self.ledger, span))
         except PoisonError as trouble:
             error = self.failed(trouble)
-        self.show("poison-incidents.html", seen=seen, span=span, spans=incidents.SPANS, error=error)
+        self.show("poison-incidents.html", seen=seen, span=span, spans=incident_page.SPANS, error=error)
 
 
 # --- acting ------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class PreviewPage(ActingPage):
 
     @authenticated
     async def post(self, verb: str) -> None:
-        action, choice, listing = acts.action(verb), self.choice(), self.listing()
+        action, choice, listing = act_pages.action(verb), self.choice(), self.listing()
         found, seen, error = Found(), self.ledger.snapshot.overview, ""
         try:
             choice.check()
@@ -337,7 +337,7 @@ class Unblock(ActingPage):
 class Act(ActingPage):
     @authenticated
     async def post(self, verb: str) -> None:
-        job = await acts.begin(self, verb, self.choice(), QUICK)
+        job = await act_pages.begin(self, verb, self.choice(), QUICK)
         if job.state == "done" and not job.refused:
             back = self.link(self.listing())
             self.redirect(f"{back}{'&' if '?' in back else '?'}job={job.id}", status=303)
@@ -350,11 +350,11 @@ class JobPage(Page):
 
     @authenticated
     async def get(self, id: str) -> None:
-        self.show("poison-job.html", job=acts.job(self, id))
+        self.show("poison-job.html", job=act_pages.job(self, id))
 
     @authenticated
     async def post(self, id: str) -> None:
-        acts.job(self, id).stop()
+        act_pages.job(self, id).stop()
         self.redirect(self.reverse_url("poison-job", id), status=303)
 
 

@@ -1,8 +1,9 @@
 """Who is suspected of killing workers, and who was proven to (NEW-7).
 
 Guilty is what a trial proved: a message that died again, alone. Only arguments, by their fingerprint, can be
-that. Tasks, hosts, releases and the like are never on trial: of them :mod:`celery_poison.pipeline.model` says
-how many deaths more than expected they had, and how likely that is by chance.
+that. Tasks, hosts, releases and the like are never on trial: of them
+:mod:`celery_poison.pipeline.death_model` says how many deaths more than expected they had, and how likely
+that is by chance.
 
 The queries are plain SQL that Spark and DuckDB read alike; ``ask`` runs them. docs/pipeline-tables.md has
 every word.
@@ -20,8 +21,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from celery_poison.pipeline.death_model import (
+    FALSE_SHARE,
+    LEAST_DEATHS,
+    Judged,
+    RunGroups,
+    chance_of_change,
+    judge,
+)
 from celery_poison.pipeline.dispersion import Codes
-from celery_poison.pipeline.model import FALSE_SHARE, LEAST_DEATHS, Judged, RunGroups, chance_of_change, judge
 from celery_poison.pipeline.outages import with_times
 from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from celery_poison.pipeline.window import SIZE, Window

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from celery_poison.pipeline.blame import ALWAYS, SIZES, Ask
+from celery_poison.pipeline.death_model import FALSE_SHARE
 from celery_poison.pipeline.dispersion import Floats
-from celery_poison.pipeline.model import FALSE_SHARE
 from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from celery_poison.pipeline.window import SIZE, Window
 

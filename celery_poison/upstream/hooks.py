@@ -135,7 +135,7 @@ HOOKS: Mapping[Area, _Table] = {
             "_q_for_pri(queue,pri)"
         ),
     },
-    Area.EXITS: {  # worker/processes.py
+    Area.EXITS: {  # worker/pool_processes.py
         "billiard.pool:Pool": "_pool _create_worker_process(i) _result_handler",
         "billiard.process:BaseProcess": "_popen",
         "billiard.pool:ResultHandler": "on_state_change",
@@ -145,13 +145,13 @@ HOOKS: Mapping[Area, _Table] = {
     Area.CELLS: {  # cells/cell.py
         "billiard.process:BaseProcess": "_bootstrap()",
     },
-    Area.PORTRAIT: {  # worker/portrait.py
+    Area.PORTRAIT: {  # worker/self_portrait.py
         "billiard.pool:Pool": "_pool _processes",
         "celery.concurrency.asynpool:AsynPool": "_all_inqueues",
         "celery.concurrency.prefork:TaskPool": "_pool",
         "celery.worker.state": "all_total_count",
     },
-    Area.RECONNECT: {  # worker/processes.py
+    Area.RECONNECT: {  # worker/pool_processes.py
         "celery.concurrency.asynpool:AsynPool": "_fileno_to_outq handle_result_event _cache _sentinel_poll",
         "billiard.pool:ApplyResult": "_accept_callback _accepted ready()",
     },

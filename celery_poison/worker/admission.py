@@ -27,12 +27,7 @@ from celery_poison.rules.destinations import ACTOR
 from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts
-from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.lease import Lease
-from celery_poison.worker.outcome import Outcomes
-from celery_poison.worker.protocol1 import names_of
-from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import (
+from celery_poison.worker.delivery import (
     Delivery,
     facts_of,
     home_of,
@@ -41,6 +36,11 @@ from celery_poison.worker.receive import (
     note_delivery,
     settle_identity,
 )
+from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.lease import Lease
+from celery_poison.worker.outcome import Outcomes
+from celery_poison.worker.protocol1 import names_of
+from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.resync import Resync
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry

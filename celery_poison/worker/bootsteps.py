@@ -24,12 +24,12 @@ from celery_poison.guard import install
 from celery_poison.plugin import plugin_of
 from celery_poison.upstream import hooks
 from celery_poison.worker import inspecting as inspecting  # registers what `celery inspect` may ask
-from celery_poison.worker.body import surround
 from celery_poison.worker.combining import combine
-from celery_poison.worker.ends import Farewell, goes_without
+from celery_poison.worker.farewell import Farewell, goes_without
 from celery_poison.worker.lease import Incarnation
-from celery_poison.worker.processes import hear_of_begun, keep_what_runs, watch_again
+from celery_poison.worker.pool_processes import hear_of_begun, keep_what_runs, watch_again
 from celery_poison.worker.sending import serve_requests
+from celery_poison.worker.task_body import surround
 from celery_poison.worker.worker import FAREWELL, GuardedWorker
 
 logger = get_logger("celery_poison")

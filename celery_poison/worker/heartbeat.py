@@ -31,7 +31,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.worker.health import Health
 from celery_poison.worker.inflight import DeferredCleanup
 from celery_poison.worker.lease import Lease, clock
-from celery_poison.worker.processes import Exits
+from celery_poison.worker.pool_processes import Exits
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import start_real_thread
@@ -71,7 +71,7 @@ class _Portrait(Protocol):
 
 
 class _Pulse(Protocol):
-    """What :class:`celery_poison.worker.pulse.WorkerPulse` knows."""
+    """What :class:`celery_poison.worker.pulse_thread.WorkerPulse` knows."""
 
     @property
     def portrait(self) -> _Portrait: ...

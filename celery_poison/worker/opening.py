@@ -18,8 +18,8 @@ from celery_poison.decide import Action, Facts, judge
 from celery_poison.headers import RELEASE
 from celery_poison.keep.stored_message import Identity, identity_of
 from celery_poison.model import NO_HISTORY, Guilt, History, Limits, Phase, Start
+from celery_poison.worker.delivery import home_of, size_of
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import home_of, size_of
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry
 

@@ -29,13 +29,13 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Guilt, History, Limits, Start
 from celery_poison.rules.failures import Failure
 from celery_poison.upstream.results import StoredResults
+from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.full import ask_again, most_parked
 from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight
 from celery_poison.worker.lease import Lease, rejoins_before
 from celery_poison.worker.pauses import Pauses, are_all_after_cut, of_cut
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import Delivery
 from celery_poison.worker.recorder import Ticket
 from celery_poison.worker.resync import Resync
 from celery_poison.worker.site import Site

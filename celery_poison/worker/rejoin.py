@@ -21,7 +21,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import Phase
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.processes import hear_of_begun
+from celery_poison.worker.pool_processes import hear_of_begun
 from celery_poison.worker.resync import Resync
 from celery_poison.worker.site import Site
 

@@ -19,12 +19,12 @@ from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, Policies, plugin_of
 from celery_poison.policy import Overrides
 from celery_poison.worker import crash_reports
-from celery_poison.worker.body import surround
 from celery_poison.worker.child import still_running
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.lease import Lease, born_as, keep_child_alive
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.serving import Serving, serve
+from celery_poison.worker.task_body import surround
 
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.
 FIRST_BEAT = 1.0

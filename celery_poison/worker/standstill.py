@@ -19,8 +19,8 @@ from celery.worker import state
 
 from celery_poison.cells.trial import PoolFacts
 from celery_poison.worker.inflight import InFlight, unchanged
-from celery_poison.worker.portrait import GREEN
 from celery_poison.worker.rejoin import Rejoin, take_back_claims
+from celery_poison.worker.self_portrait import GREEN
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import start_real_thread
 

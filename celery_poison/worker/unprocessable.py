@@ -29,10 +29,10 @@ from celery_poison.errors import LedgerUnavailable, QuarantineFull
 from celery_poison.keep.stored_message import Identity, identity_of, word
 from celery_poison.model import Phase, Start
 from celery_poison.upstream.requests import GARBAGE
+from celery_poison.worker.delivery import size_of
 from celery_poison.worker.dispatcher import Dispatcher
-from celery_poison.worker.processes import forget_unsent
+from celery_poison.worker.pool_processes import forget_unsent
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import size_of
 from celery_poison.worker.sending import SentRequest
 from celery_poison.worker.site import Site
 

@@ -42,8 +42,8 @@ from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
 from celery_poison.worker.leaving import Leaving
 from celery_poison.worker.opening import Opening
 from celery_poison.worker.outcome import Outcomes
-from celery_poison.worker.processes import Exits
-from celery_poison.worker.pulse import WorkerPulse
+from celery_poison.worker.pool_processes import Exits
+from celery_poison.worker.pulse_thread import WorkerPulse
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import Rejoin

@@ -96,7 +96,7 @@ def test_the_fields_of_filters_are_told() -> None:
 
 
 def test_every_exit_status_is_told() -> None:
-    from celery_poison.cli.session import REFUSED, UNREACHABLE, WRONG_USAGE
+    from celery_poison.cli.command import REFUSED, UNREACHABLE, WRONG_USAGE
 
     shown = [row[0] for row in rows(section(text("cli.md"), "Exit status"))]
     assert shown == [str(n) for n in (0, REFUSED, WRONG_USAGE, UNREACHABLE)]

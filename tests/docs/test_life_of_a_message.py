@@ -25,7 +25,7 @@ ALL_THE_TIME = {
     "broker/redis/unacked.py",
     "worker/announce.py",
     "worker/threads.py",
-    "worker/processes.py",
+    "worker/pool_processes.py",
 }
 
 _FILE = re.compile(r"[\w/]+\.(?:py|lua)")

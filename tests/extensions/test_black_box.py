@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from celery_poison.causes import CURVE, Evidence
 from celery_poison.desk.evidence import sentence_of
 from celery_poison.desk.sentences import why
-from celery_poison.extensions.black_box.record import Growth, MemoryRow, read
+from celery_poison.extensions.black_box.memory_record import Growth, MemoryRow, read
 from celery_poison.extensions.black_box.sampler import PAUSE, Track
 from celery_poison.extensions.black_box.shared import credited
 from celery_poison.plugin import plugin_of

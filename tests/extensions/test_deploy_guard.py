@@ -12,7 +12,7 @@ import pytest
 from celery_poison.basics import procfs
 from celery_poison.cells.watcher import NURSERY
 from celery_poison.desk.survey import overview
-from celery_poison.flower.acts import held_back
+from celery_poison.flower.act_pages import held_back
 from celery_poison.metrics.families import FAMILIES
 from celery_poison.testing import RedisServer
 from tests import PATIENCE, sampled

@@ -15,7 +15,7 @@ from celery_poison import guarded
 from celery_poison.causes import Evidence
 from celery_poison.desk.sentences import why
 from celery_poison.extensions.items.loops import Loop
-from celery_poison.extensions.items.marks import AT, ITEM, LOOP, SIZE, Mark, MarkPage, Stands, find
+from celery_poison.extensions.items.mark_page import AT, ITEM, LOOP, SIZE, Mark, MarkPage, Stands, find
 from celery_poison.worker.child import RunningTask
 from tests import PATIENCE, sampled
 from tests.extensions.loops import SHAPES, Walks, told_of, verdict

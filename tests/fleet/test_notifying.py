@@ -14,7 +14,7 @@ import pytest
 
 from celery_poison import signals
 from celery_poison.extensions.deploy_guard.first_runs import FirstRuns, Over
-from celery_poison.extensions.deploy_guard.record import VersionRecord
+from celery_poison.extensions.deploy_guard.version_record import VersionRecord
 from celery_poison.extensions.notify import notifier as module
 from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.notifier import Notifier

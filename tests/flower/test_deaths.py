@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from celery_poison.flower import deaths
+from celery_poison.flower import death_picture
 from tests.apps.harness import Fleet
 from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
@@ -26,7 +26,7 @@ def bars(picture: str) -> list[tuple[str, str]]:
 def test_the_chart_stacks_the_deaths_of_each_day_by_task_and_gives_the_frequent_ones_a_colour() -> None:
     counted = {(TODAY - number, f"shop.t{number}"): 10 - number for number in range(7)}
     counted |= {(TODAY, ""): 2, (TODAY - 14, "shop.old"): 99, (TODAY + 1, "shop.later"): 99}
-    drawn = deaths.draw(counted, NOW)
+    drawn = death_picture.draw(counted, NOW)
     assert drawn is not None and drawn.total == sum(range(4, 11)) + 2
     named = [(f"task{number}", f"shop.t{number}", 10 - number) for number in range(5)]
     assert drawn.keys == [*named, ("others", "", 5 + 4 + 2)]
@@ -40,7 +40,7 @@ def test_the_chart_stacks_the_deaths_of_each_day_by_task_and_gives_the_frequent_
 
 
 def test_the_bars_of_a_day_stand_on_each_other_and_none_is_higher_than_the_chart() -> None:
-    drawn = deaths.draw({(TODAY, "a"): 3_000_000, (TODAY, "b"): 1_000_000, (TODAY - 3, "a"): 1}, NOW)
+    drawn = death_picture.draw({(TODAY, "a"): 3_000_000, (TODAY, "b"): 1_000_000, (TODAY - 3, "a"): 1}, NOW)
     assert drawn is not None
     found = re.findall(
         r'<rect class="bar (\w+)" x="([\d.]+)" y="([\d.]+)" .*? height="([\d.]+)"', drawn.pictures[0]
@@ -51,8 +51,8 @@ def test_the_bars_of_a_day_stand_on_each_other_and_none_is_higher_than_the_chart
 
 
 def test_without_deaths_there_is_no_chart() -> None:
-    assert deaths.draw({}, NOW) is None
-    assert deaths.draw({(TODAY - 20, "a"): 5}, NOW) is None
+    assert death_picture.draw({}, NOW) is None
+    assert death_picture.draw({(TODAY - 20, "a"): 5}, NOW) is None
 
 
 def test_the_first_page_shows_deaths_as_they_were_recorded_and_a_tasks_name_is_no_markup(

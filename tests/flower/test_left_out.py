@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_poison import extensions
-from celery_poison.flower import handlers, parts
+from celery_poison.flower import extension_parts, handlers
 from tests.extensions.bare import fleet_with
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
@@ -44,7 +44,9 @@ def test_of_two_extensions_that_hold_something_back_the_one_that_stays_offers_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(extensions, "ORDER", ("outbox",))
-    assert [*parts.union(lambda part: part.holds)] == ["sending"] and "/poison/held/begin$" in _routes()
+    assert [*extension_parts.union(lambda part: part.holds)] == [
+        "sending"
+    ] and "/poison/held/begin$" in _routes()
 
 
 def _routes() -> set[Any]:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from celery_poison.flower import incidents
+from celery_poison.flower import incident_page
 from celery_poison.flower.choosing import Listing
 from celery_poison.headers import mid_of
 from celery_poison.ledger.fleet import Silence
@@ -286,7 +286,7 @@ def test_a_suspect_that_died_on_trial_is_convicted_where_its_workers_death_is_to
             ledger.messages.crash(mid, trial, cause="signal:9", shared=False)
             keeper.keep(message, crashes=0)
 
-    seen = incidents.read(SimpleNamespace(quarantine=fleet.quarantine), "1h")  # type: ignore[arg-type]
+    seen = incident_page.read(SimpleNamespace(quarantine=fleet.quarantine), "1h")  # type: ignore[arg-type]
     (death,) = seen.deaths
     verdicts = {suspect.task: suspect.verdict for suspect in death.suspects}
     assert verdicts == {"fleet.kill_main": "convicted", "fleet.healthy": "cleared", "fleet.slow": "suspected"}

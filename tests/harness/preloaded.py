@@ -63,7 +63,7 @@ OF_EXTENSIONS = (
     "error_transactions",
     "holds.pausing",
     "items",
-    "limits.limits",
+    "limits.limiting",
     "notify",
     "once",
     "outbox.relay",

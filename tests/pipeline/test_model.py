@@ -16,7 +16,7 @@ pytest.importorskip("scipy")
 
 import numpy as np
 
-from celery_poison.pipeline import dispersion, model
+from celery_poison.pipeline import death_model, dispersion
 
 TASKS, HOSTS = ("mail", "pdf", "ocr", "ping", "sync", "geo"), ("a", "b", "c", "d")
 
@@ -25,21 +25,23 @@ def _cells(
     rate: Callable[[str, str], float],
     seconds: Callable[[str, str], float] = lambda task, host: 50_000.0,
     seed: int = 3,
-) -> model.RunGroups:
+) -> death_model.RunGroups:
     """Runs of each task on each host, with deaths drawn at ``rate`` for a second."""
     pairs = [pair for pair in product(TASKS, HOSTS) if seconds(*pair)]
     time = np.array([seconds(*pair) for pair in pairs])
     deaths = np.random.default_rng(seed).poisson(time * [rate(*pair) for pair in pairs]).astype(float)
     task = np.array([TASKS.index(name) for name, _ in pairs])
-    return model.RunGroups(
+    return death_model.RunGroups(
         deaths, time, time / 10, task, {"host": np.array([HOSTS.index(host) for _, host in pairs])}
     )
 
 
-def _suspicious(cells: model.RunGroups) -> set[tuple[str, str]]:
+def _suspicious(cells: death_model.RunGroups) -> set[tuple[str, str]]:
     names = {"task": TASKS, "host": HOSTS}
     return {
-        (told.dimension, names[told.dimension][told.code]) for told in model.judge(cells) if told.explains
+        (told.dimension, names[told.dimension][told.code])
+        for told in death_model.judge(cells)
+        if told.explains
     }
 
 
@@ -80,10 +82,10 @@ def _releases(rate: Callable[[Any], Any], seed: int, *, days: int = 30, of: int 
     day, task = (each.ravel().astype(float) for each in np.meshgrid(np.arange(days), np.arange(8)))
     deaths = np.random.default_rng(seed).poisson(rate(day)).astype(float)
     time, release = np.full(len(day), 1000.0), day.astype(int) // of
-    cells = model.RunGroups(
+    cells = death_model.RunGroups(
         deaths, time, time, task.astype(int), {"release": release}, siblings=("release",), days=day
     )
-    return {told.code for told in model.judge(cells) if told.dimension == "release" and told.explains}
+    return {told.code for told in death_model.judge(cells) if told.dimension == "release" and told.explains}
 
 
 def test_NEW_22_growing_risk_accuses_no_release_and_a_step_is_no_growth() -> None:
@@ -101,21 +103,21 @@ def test_NEW_22_two_days_have_no_trend() -> None:
 
 def test_deaths_without_run_time_and_run_time_without_deaths_give_finite_figures() -> None:
     """Separation: a host where everything died at once, beside hosts where nothing ever did."""
-    cells = model.RunGroups(
+    cells = death_model.RunGroups(
         deaths=np.array([7.0, 0.0, 0.0, 1.0]),
         seconds=np.array([0.0, 1e6, 1e6, 1e3]),
         starts=np.array([7.0, 1e5, 1e5, 1e2]),
         task=np.array([0, 0, 1, -1]),
         codes={"host": np.array([0, 1, 1, 2])},
     )
-    told = {(each.dimension, each.code): each for each in model.judge(cells)}
+    told = {(each.dimension, each.code): each for each in death_model.judge(cells)}
     assert told["host", 0].explains and told["host", 0].p < 1e-6
     for each in told.values():
         assert np.isfinite([each.deaths, each.expected, each.p, each.q, each.low]).all()
-    nothing = model.RunGroups(
+    nothing = death_model.RunGroups(
         np.zeros(2), np.ones(2), np.ones(2), np.array([0, 1]), {"host": np.array([0, 1])}
     )
-    assert model.judge(nothing) == []
+    assert death_model.judge(nothing) == []
 
 
 def test_a_single_death_accuses_nobody_however_unlikely_it_was() -> None:
@@ -127,7 +129,7 @@ def test_a_single_death_accuses_nobody_however_unlikely_it_was() -> None:
 def test_what_a_part_of_a_task_explains_is_not_held_against_the_rest_of_it() -> None:
     """One fingerprint of `pdf` is deadly: beside it the task is as the others, which is said."""
     calm = _cells(lambda task, host: 2e-5)
-    cells = model.RunGroups(
+    cells = death_model.RunGroups(
         np.append(calm.deaths, 30.0),
         np.append(calm.seconds, 60.0),
         np.append(calm.starts, 30.0),
@@ -136,7 +138,7 @@ def test_what_a_part_of_a_task_explains_is_not_held_against_the_rest_of_it() -> 
         seen={"fingerprint": 1_000_000},
         parts=("fingerprint",),
     )
-    told = {(each.dimension, each.code): each for each in model.judge(cells)}
+    told = {(each.dimension, each.code): each for each in death_model.judge(cells)}
     assert told["fingerprint", 0].explains
     pdf = told["task", TASKS.index("pdf")]
     assert (pdf.explains, pdf.elsewhere) == (False, 30.0)
@@ -153,13 +155,13 @@ def test_the_fit_is_that_of_an_independent_poisson_regression(monkeypatch: pytes
     days = np.arange(len(cells.task)) * 7.0 % 29
     cells = replace(cells, days=days)
     monkeypatch.setattr(dispersion, "SLOW", 100.0)
-    fitted = model._Model(cells, cells.seconds)
+    fitted = death_model._Model(cells, cells.seconds)
     fitted.grow()
     assert [*np.flatnonzero(fitted.dimensions["host"].inside)] == [2]
     tasks = np.eye(len(TASKS))
     design = np.column_stack([np.ones(len(cells.task)), tasks[cells.task], cells.codes["host"] == 2, days])
     prior = np.column_stack([np.zeros(len(TASKS)), tasks, np.zeros((len(TASKS), 2))])
-    half = np.full(len(TASKS), model.PRIOR)
+    half = np.full(len(TASKS), death_model.PRIOR)
     told = glm.GLM(
         np.append(cells.deaths, half),
         np.vstack([design, prior]),
@@ -176,13 +178,15 @@ def test_chances_and_intervals_are_the_exact_ones() -> None:
     stats: Any = pytest.importorskip("scipy.stats")
     deaths, expected = np.array([0.0, 1.0, 4.0, 90.0]), np.array([2.0, 0.01, 5.5, 40.0])
     of = np.array([90.0, 50.0, 200.0, 90.0])
-    assert model.chance(deaths, expected, of) == pytest.approx(stats.binom.sf(deaths - 1, of, expected / of))
-    low, high = model.interval(deaths, expected)
+    assert death_model.chance(deaths, expected, of) == pytest.approx(
+        stats.binom.sf(deaths - 1, of, expected / of)
+    )
+    low, high = death_model.interval(deaths, expected)
     assert low[1:] == pytest.approx(stats.chi2.ppf(0.025, 2 * deaths[1:]) / 2 / expected[1:])
     assert low[0] == 0 and high == pytest.approx(stats.chi2.ppf(0.975, 2 * deaths + 2) / 2 / expected)
-    change = model.chance_of_change(6, 10, 3, 90)
+    change = death_model.chance_of_change(6, 10, 3, 90)
     assert change == pytest.approx(stats.binom.sf(5, 9, 0.1))
-    assert model.chance_of_change(6, 10, 0, 0) is None
+    assert death_model.chance_of_change(6, 10, 0, 0) is None
 
 
 @pytest.mark.parametrize("unseen", [0, 9_000])
@@ -190,12 +194,14 @@ def test_false_discovery_rates_are_those_of_benjamini_and_hochberg(unseen: int) 
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     p = np.random.default_rng(1).random(50) ** 4
     theirs: Mapping[int, Any] = multitest.multipletests(np.append(p, np.ones(unseen)), method="fdr_bh")
-    assert model.q_values(p, 50 + unseen) == pytest.approx(theirs[1][:50])
+    assert death_model.q_values(p, 50 + unseen) == pytest.approx(theirs[1][:50])
 
 
 def test_how_an_element_is_numbered_says_nothing_about_how_many_there_are() -> None:
     """Those of other windows have numbers, too."""
     cells = _cells(lambda task, host: 6e-5 if host == "c" else 3e-5)
     others = replace(cells, codes={"host": cells.codes["host"] * 7 + 20})
-    rates = [[told.q for told in model.judge(each) if told.dimension == "host"] for each in (cells, others)]
+    rates = [
+        [told.q for told in death_model.judge(each) if told.dimension == "host"] for each in (cells, others)
+    ]
     assert rates[0] == rates[1] and min(rates[0]) < 1

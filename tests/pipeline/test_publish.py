@@ -25,7 +25,7 @@ from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline.backtest import GRID
-from celery_poison.pipeline.publish import SOONEST, policy_of, proposals, refusals
+from celery_poison.pipeline.publishing import SOONEST, policy_of, proposals, refusals
 from celery_poison.pipeline.replay import PolicyCost
 
 

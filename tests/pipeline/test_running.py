@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from celery_poison.cli import pipeline as commands
+from celery_poison.cli.command import CommandRefused
 from celery_poison.cli.pipeline_checks import said_plainly
-from celery_poison.cli.session import CommandRefused
 from celery_poison.cli.standalone import main
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.pipeline import session

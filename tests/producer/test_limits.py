@@ -14,8 +14,8 @@ from celery_poison import Quarantine, signals
 from celery_poison.broker.capture import Outgoing, captured, exempt
 from celery_poison.desk.survey import overview
 from celery_poison.errors import QueueFull
-from celery_poison.extensions.limits import limits
-from celery_poison.extensions.limits.limits import LimitsExtension, limits_of
+from celery_poison.extensions.limits import limiting
+from celery_poison.extensions.limits.limiting import LimitsExtension, limits_of
 from celery_poison.extensions.outbox.packing import lane_of, pack
 from celery_poison.testing import wait_until
 from tests import sampled
@@ -99,14 +99,14 @@ def test_MSG_2_far_from_the_limit_a_publish_does_not_ask_the_broker(
     limited: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
-    count = limits.depth
+    count = limiting.depth
 
     def depth(connection: Any, queue: str) -> int:
         counts.append(count(connection, queue))
         return counts[-1]
 
-    monkeypatch.setattr(limits, "depth", depth)
-    monkeypatch.setattr(limits, "FRESH", 3600.0)
+    monkeypatch.setattr(limiting, "depth", depth)
+    monkeypatch.setattr(limiting, "FRESH", 3600.0)
     shop = limited(poison_max_messages=1000)
     shop.charge(*range(100))
     assert counts == [0]
@@ -121,7 +121,7 @@ def test_MSG_2_far_from_the_limit_a_publish_does_not_ask_the_broker(
 def test_MSG_2_after_a_second_it_is_counted_again(
     limited: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "FRESH", 0.0)
+    monkeypatch.setattr(limiting, "FRESH", 0.0)
     shop = limited(poison_max_messages=100)
     shop.charge(1)
     with shop.app.connection_for_write() as connection:  # another publisher
@@ -325,7 +325,7 @@ def test_a_broker_that_cannot_be_counted_keeps_nobody_from_publishing(
     def depth(connection: Any, queue: str) -> int:
         raise OSError("no")
 
-    monkeypatch.setattr(limits, "depth", depth)
+    monkeypatch.setattr(limiting, "depth", depth)
     shop = limited(poison_max_messages=1)
     shop.charge(1, 2)
     assert shop.queued() == [1, 2]

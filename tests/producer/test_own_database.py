@@ -22,7 +22,7 @@ from celery_poison.desk.survey import overview
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.extensions.outbox import database
 from celery_poison.extensions.outbox.database import DatabaseBacklog, open_rows
-from celery_poison.flower.acts import held_back
+from celery_poison.flower.act_pages import held_back
 from celery_poison.metrics.families import FAMILIES
 from celery_poison.outbox import outbox_table, publishing_in
 from tests.cli.conftest import Console

@@ -12,7 +12,7 @@ from celery import Celery, Task
 
 from celery_poison import guarded
 from celery_poison.errors import ConfigurationError
-from celery_poison.worker.body import surround
+from celery_poison.worker.task_body import surround
 from tests import sampled
 from tests.apps.harness import Fleet
 from tests.strangers.shapes import SHAPES, WHOLE, build

@@ -25,7 +25,7 @@ from celery_poison.model import MessageRecord
 from celery_poison.states import State
 from celery_poison.testing import wait_until
 from celery_poison.worker.crash_reports import DUMP, CrashReport, CrashReports
-from celery_poison.worker.processes import Kills
+from celery_poison.worker.pool_processes import Kills
 from tests import PATIENCE
 
 NUMBER = st.none() | st.integers(0, 1 << 40)
@@ -212,7 +212,7 @@ class _Group:
 
 
 def test_each_kill_of_the_kernel_explains_one_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_poison.worker.processes.MemoryGroup", _Group)
+    monkeypatch.setattr("celery_poison.worker.pool_processes.MemoryGroup", _Group)
     monkeypatch.setattr(_Group, "count", 3)
     kills = Kills()
     assert not kills.was_for_memory(1000)

@@ -20,7 +20,9 @@ def begin(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/marks.db")
     if request.param == "savepoints":  # as with every other database, once the driver lets transactions alone
-        monkeypatch.setattr("celery_poison.extensions.once.marks._is_sqlite", lambda session: False)
+        monkeypatch.setattr(
+            "celery_poison.extensions.once.transaction_marks._is_sqlite", lambda session: False
+        )
         sqlalchemy.event.listen(engine, "connect", lambda raw, _: setattr(raw, "isolation_level", None))
         sqlalchemy.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     metadata = sqlalchemy.MetaData()

@@ -22,7 +22,6 @@ OF_A_ROOM = {
     "kind.py": "of a broker: its answers to `broker/port.py`",
     "queues.py": "of a broker",
     "checks.py": "of `doctor`",
-    "sentences.py": "what the journal says, loaded by this name",
     "flower.py": "pages and panels, loaded by this name",
     "metrics.py": "families, loaded by this name",
     "verbs.py": "commands, loaded by this name",
@@ -144,11 +143,21 @@ def _waived(rule: str) -> set[str]:
     return {line.partition(" | ")[2] for line in lines if line.startswith(f"{rule} | ")}
 
 
+def _name_of(line: str) -> str:
+    """Return the name alone, which stays where its file moves."""
+    first, _, second = line.partition(": ")
+    return second if second.endswith(")") else first
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_every_name_keeps_the_rules_but_those_that_are_waived_and_every_waiver_is_needed(rule: str) -> None:
     broken, waived = {*RULES[rule]()}, _waived(rule)
-    assert sorted(broken - waived) == [], "find a name of its own: a noun of the glossary, or a verb"
-    assert sorted(waived - broken) == [], "these are mended: take them off names_waivers.txt"
+    assert [each for each in sorted(broken) if _name_of(each) not in waived] == [], (
+        "find a name of its own: a noun of the glossary, or a verb"
+    )
+    assert sorted(waived - {*map(_name_of, broken)}) == [], (
+        "these are mended: take them off names_waivers.txt"
+    )
 
 
 @pytest.mark.parametrize(

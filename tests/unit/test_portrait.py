@@ -12,7 +12,7 @@ import pytest
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.portrait import STUCK, Condition, Portrait, judge
 from celery_poison.worker.loop_clock import LoopClock
-from celery_poison.worker.portrait import Ages, Children
+from celery_poison.worker.self_portrait import Ages, Children
 
 #: One that works: a prefork worker under load.
 WELL = Portrait(
@@ -166,8 +166,8 @@ def test_pool_processes_are_missed_only_beyond_the_time_that_celery_gives_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, begun = [100.0], [0]
-    monkeypatch.setattr("celery_poison.worker.portrait.monotonic", lambda: now[0])
-    monkeypatch.setattr("celery_poison.worker.portrait.all_total_count", begun)
+    monkeypatch.setattr("celery_poison.worker.self_portrait.monotonic", lambda: now[0])
+    monkeypatch.setattr("celery_poison.worker.self_portrait.all_total_count", begun)
     app = SimpleNamespace(conf=SimpleNamespace(worker_proc_alive_timeout=4.0))
     facts: Any = SimpleNamespace(contained=False)
     inner = SimpleNamespace(_processes=2, _pool=["a", "b"], _all_inqueues={7})

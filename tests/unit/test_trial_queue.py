@@ -12,7 +12,7 @@ from celery_poison.keep.stored_message import publish_release
 from celery_poison.model import StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
-from celery_poison.worker.receive import Delivery, note_delivery, settle_identity
+from celery_poison.worker.delivery import Delivery, note_delivery, settle_identity
 
 HOME, COURT = "orders", "celery.trial"
 

@@ -139,12 +139,12 @@ def test_where_the_hooks_of_a_transport_do_not_fit_it_is_left_as_it_is(
 def test_where_the_hooks_of_the_pool_do_not_fit_it_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     from billiard.pool import Pool
 
-    from celery_poison.worker import processes
+    from celery_poison.worker import pool_processes
 
     inner = Pool.__new__(Pool)
     inner._pool = []
     _missing(monkeypatch, Area.EXITS)
-    processes.follow(SimpleNamespace(_pool=inner), print)
+    pool_processes.follow(SimpleNamespace(_pool=inner), print)
     assert "_create_worker_process" not in vars(inner)
 
 

@@ -12,7 +12,7 @@ from celery.worker import state
 
 from celery_poison.settings import Settings
 from celery_poison.worker.dispatcher import Dispatcher
-from celery_poison.worker.processes import keep_what_runs
+from celery_poison.worker.pool_processes import keep_what_runs
 from celery_poison.worker.request import acks_end
 
 

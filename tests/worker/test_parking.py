@@ -16,7 +16,7 @@ from celery_poison.keep.stored_message import original, pack
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.worker.receive import needs_care, note_delivery
+from celery_poison.worker.delivery import needs_care, note_delivery
 from tests import PATIENCE, sampled
 from tests.desk.keeping import Keeper
 from tests.worker.conftest import Crew

@@ -26,7 +26,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Guilt, Parked, Start, StoredMessage
 from celery_poison.policy import Policy
-from celery_poison.worker.receive import Delivery, facts_of, needs_care, note_delivery
+from celery_poison.worker.delivery import Delivery, facts_of, needs_care, note_delivery
 from tests import sampled
 
 M, TASK_ID = "m", "id"

@@ -13,7 +13,7 @@ from billiard.queues import _SimpleQueue
 from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub
 
-from celery_poison.worker.processes import follow, watch_again
+from celery_poison.worker.pool_processes import follow, watch_again
 from tests.apps.harness import Fleet
 
 

@@ -16,11 +16,11 @@ from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.worker import lease as lease_module
 from celery_poison.worker.admission import Admission
+from celery_poison.worker.delivery import note_delivery
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Lease, clock
 from celery_poison.worker.outcome import Outcomes
-from celery_poison.worker.processes import hear_of_begun
-from celery_poison.worker.receive import note_delivery
+from celery_poison.worker.pool_processes import hear_of_begun
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.threads import EventLoop
 from tests.sites import on_site

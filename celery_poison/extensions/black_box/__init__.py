@@ -34,7 +34,7 @@ class BlackBox(Extension):
         yield sampler.look
 
     def testify(self, evidence: Evidence, worker: str, token: str, ledger: Ledger | None) -> Evidence:
-        from celery_poison.extensions.black_box.record import Growth, read
+        from celery_poison.extensions.black_box.memory_record import Growth, read
 
         if ledger is not None:
             growth: Growth | None = read(ledger, worker)

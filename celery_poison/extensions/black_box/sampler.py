@@ -17,12 +17,12 @@ from celery_poison.basics import procfs
 from celery_poison.basics.forking import unpatched
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.causes import CURVE, is_users
-from celery_poison.extensions.black_box.record import MOST, NOTABLE, WORTH, Growth, MemoryRow
+from celery_poison.extensions.black_box.memory_record import MOST, NOTABLE, WORTH, Growth, MemoryRow
 from celery_poison.extensions.black_box.shared import Threads
 from celery_poison.ledger.writer import command
 from celery_poison.worker.crash_reports import where_is
 from celery_poison.worker.inflight import unchanged
-from celery_poison.worker.processes import Exits
+from celery_poison.worker.pool_processes import Exits
 from celery_poison.worker.site import Site
 
 #: Seconds between two looks; that ``MemoryRow.lately`` covers; for which growth is told after its end;

@@ -28,8 +28,8 @@ from celery_poison.extensions.deploy_guard.first_runs import (
     ended,
     turn_of,
 )
-from celery_poison.extensions.deploy_guard.record import FirstRunsSeen, VersionRecord
 from celery_poison.extensions.deploy_guard.settings import DeployGuardSettings
+from celery_poison.extensions.deploy_guard.version_record import FirstRunsSeen, VersionRecord
 from celery_poison.extensions.holds.pauses import Pause, Paused, Scope
 from celery_poison.keep.arguments import fingerprint_of
 from celery_poison.ledger.connection import clear_errors

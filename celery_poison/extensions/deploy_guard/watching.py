@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.basics.text import count_of
 from celery_poison.extensions.deploy_guard.first_runs import Over
-from celery_poison.extensions.deploy_guard.record import VersionRecord
+from celery_poison.extensions.deploy_guard.version_record import VersionRecord
 from celery_poison.extensions.holds.pauses import Pause, paused_versions
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet_model import WorkerRecord

@@ -22,7 +22,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.broker.capture import Outgoing, captured
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.extensions.error_transactions.owed import (
+from celery_poison.extensions.error_transactions.owed_reports import (
     attempt_rows,
     cross_off,
     forget_attempt,

@@ -11,7 +11,7 @@ from celery_poison.desk.overview import Overview
 from celery_poison.desk.store import Store
 from celery_poison.extensions.holds.desk import HoldDesk
 from celery_poison.extensions.holds.pauses import Scope
-from celery_poison.flower.parts import FlowerPart, HeldBack, HoldKind
+from celery_poison.flower.extension_parts import FlowerPart, HeldBack, HoldKind
 
 
 def held_back(seen: Overview) -> Iterator[HeldBack]:

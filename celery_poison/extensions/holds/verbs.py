@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from celery_poison.cli.command import app_of, json_option, verb, who_options
 from celery_poison.cli.output import answer
-from celery_poison.cli.session import app_of, json_option, verb, who_options
 from celery_poison.desk.store import Store
 from celery_poison.extensions.holds.desk import HoldDesk
 from celery_poison.extensions.holds.pauses import Scope

@@ -17,7 +17,7 @@ from celery_poison.extension import Extension
 from celery_poison.ledger import Ledger
 
 if TYPE_CHECKING:
-    from celery_poison.extensions.items.marks import Mark, MarkPage
+    from celery_poison.extensions.items.mark_page import Mark, MarkPage
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Items(Extension):
         return None if page is None else Loop(page, run.ticket.token, rows, key, self.host.complain)
 
     def _page_here(self) -> MarkPage | None:
-        from celery_poison.extensions.items.marks import MarkPage
+        from celery_poison.extensions.items.mark_page import MarkPage
         from celery_poison.worker import crash_reports
 
         directory = crash_reports.directory
@@ -67,7 +67,7 @@ class Items(Extension):
         return ()
 
     def _ended(self, directory: str, pid: int) -> None:
-        from celery_poison.extensions.items.marks import take
+        from celery_poison.extensions.items.mark_page import take
 
         try:
             mark = take(directory, pid)
@@ -80,7 +80,7 @@ class Items(Extension):
             self._left[mark.token] = mark
 
     def testify(self, evidence: Evidence, worker: str, token: str, ledger: Ledger | None) -> Evidence:
-        from celery_poison.extensions.items.marks import find
+        from celery_poison.extensions.items.mark_page import find
 
         if ledger is not None or not token:
             return evidence

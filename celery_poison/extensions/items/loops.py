@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
-from celery_poison.extensions.items.marks import AT, ITEM, KEY, STANDS_AT, MarkPage, Stands
+from celery_poison.extensions.items.mark_page import AT, ITEM, KEY, STANDS_AT, MarkPage, Stands
 
 T = TypeVar("T")
 Key = Callable[[T], object]

@@ -3,6 +3,6 @@
 ``limits`` counts what waits, ``discarder`` makes room. ``rules.limits`` says what the settings ask for.
 """
 
-from celery_poison.extensions.limits.limits import LimitsExtension
+from celery_poison.extensions.limits.limiting import LimitsExtension
 
 EXTENSION = LimitsExtension

@@ -14,9 +14,9 @@ from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.extensions.outbox.lanes import LaneRecord
 from celery_poison.extensions.outbox.send_failures import Cause
 from celery_poison.flower.access import Guarded
-from celery_poison.flower.acts import known
+from celery_poison.flower.act_pages import known
 from celery_poison.flower.choosing import NothingChosen
-from celery_poison.flower.parts import FlowerPart, HeldBack, HoldKind
+from celery_poison.flower.extension_parts import FlowerPart, HeldBack, HoldKind
 from celery_poison.plugin import plugin_of
 
 #: Sending to a queue, beside the scopes of a pause, and what the block list goes by.

@@ -10,8 +10,7 @@ from itertools import islice
 import click
 
 from celery_poison.basics.text import command, count_of, duration, short, span, when
-from celery_poison.cli.output import answer, answer_table, print_json, say, wants_json
-from celery_poison.cli.session import (
+from celery_poison.cli.command import (
     REFUSED,
     app_of,
     json_option,
@@ -20,6 +19,7 @@ from celery_poison.cli.session import (
     verb,
     who_options,
 )
+from celery_poison.cli.output import answer, answer_table, print_json, say, wants_json
 from celery_poison.desk.owner import default_actor
 from celery_poison.errors import MessageNotFound
 from celery_poison.extensions.outbox.database import waiting_rows

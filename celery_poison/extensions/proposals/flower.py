@@ -12,8 +12,8 @@ from celery_poison.errors import ProposalRefused
 from celery_poison.extensions.proposals.desk import ProposalDesk
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.api import Api
+from celery_poison.flower.extension_parts import FlowerPart
 from celery_poison.flower.pages import ActingPage
-from celery_poison.flower.parts import FlowerPart
 
 
 async def decide(of: Guarded, verb: str) -> Any:

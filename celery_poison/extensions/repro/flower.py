@@ -7,8 +7,8 @@ from tornado.web import HTTPError, authenticated, url
 
 from celery_poison.desk import Quarantine
 from celery_poison.extensions.repro.writing import Repro, call_of, repro_of
+from celery_poison.flower.extension_parts import FlowerPart
 from celery_poison.flower.pages import Page
-from celery_poison.flower.parts import FlowerPart
 from celery_poison.plugin import plugin_of
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from celery_poison.cli.command import REFUSED, app_of, json_option, open_quarantine, verb
 from celery_poison.cli.output import print_json, say, wants_json
-from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb
 from celery_poison.errors import IllegalTransition
 from celery_poison.extensions.repro.shrinking import Spent, shrink
 from celery_poison.extensions.repro.writing import Repro, TaskCall, call_of, repro_of

@@ -20,7 +20,7 @@ from celery_poison.basics.parts import Round
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.extension import Around, Extension
-from celery_poison.extensions.telling.owed import cross_off, owe, owed
+from celery_poison.extensions.telling.owed_notices import cross_off, owe, owed
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start

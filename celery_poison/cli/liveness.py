@@ -6,8 +6,8 @@ import click
 
 from celery_poison.alive import answer, line, look
 from celery_poison.basics.text import clean
+from celery_poison.cli.command import json_option, verb
 from celery_poison.cli.output import print_json, say, wants_json
-from celery_poison.cli.session import json_option, verb
 
 
 @verb(

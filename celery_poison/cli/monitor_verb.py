@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from celery_poison import signals
+from celery_poison.cli.command import app_of, json_option, verb
 from celery_poison.cli.output import wants_json
-from celery_poison.cli.session import app_of, json_option, verb
 from celery_poison.cli.standby import StandaloneMonitor
 from celery_poison.metrics import register
 

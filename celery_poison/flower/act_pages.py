@@ -16,7 +16,7 @@ from celery_poison.errors import MessageNotFound
 from celery_poison.flower.access import Guarded
 from celery_poison.flower.async_ledger import ActJob
 from celery_poison.flower.choosing import ACTIONS, Choice, MessageAct, NothingChosen, scheduled
-from celery_poison.flower.parts import HeldBack, HoldKind, all_parts, union
+from celery_poison.flower.extension_parts import HeldBack, HoldKind, all_parts, union
 
 T = TypeVar("T")
 

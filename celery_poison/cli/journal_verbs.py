@@ -14,8 +14,8 @@ import click
 from kombu.utils.json import dumps
 
 from celery_poison.basics.text import argument, clock, command, near_paths, short, utc
+from celery_poison.cli.command import age, open_quarantine, utc_option, verb
 from celery_poison.cli.output import print_wrapped, private_file, wants_json
-from celery_poison.cli.session import age, open_quarantine, utc_option, verb
 from celery_poison.desk import sentences
 from celery_poison.ledger.journal_read import Extent, position
 

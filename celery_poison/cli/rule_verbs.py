@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from celery_poison.basics.text import command, count_of, when
+from celery_poison.cli.command import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
 from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
-from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
 from celery_poison.desk import Quarantine
 from celery_poison.desk.rules import BlockList, PolicyChange, TaskPolicy, shown
 from celery_poison.ledger.views import GateRecord

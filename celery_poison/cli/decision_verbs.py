@@ -14,8 +14,7 @@ from typing import Any
 import click
 
 from celery_poison.basics.text import count_of
-from celery_poison.cli.output import answer_records, print_json, progress, say, wants_json
-from celery_poison.cli.session import (
+from celery_poison.cli.command import (
     REFUSED,
     Option,
     filter_options,
@@ -25,6 +24,7 @@ from celery_poison.cli.session import (
     verb,
     who_options,
 )
+from celery_poison.cli.output import answer_records, print_json, progress, say, wants_json
 from celery_poison.desk import Care, Quarantine
 from celery_poison.desk.care import SOAK
 from celery_poison.desk.decisions import Chosen, Outcome

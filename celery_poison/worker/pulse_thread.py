@@ -21,7 +21,7 @@ from celery_poison.worker.crash_reports import where_is
 from celery_poison.worker.freezes import LoopTimer
 from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.lease import clock
-from celery_poison.worker.portrait import SelfPortrait
+from celery_poison.worker.self_portrait import SelfPortrait
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import start_real_thread
 
