@@ -23,7 +23,6 @@ from blame_rules import Past
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
 from celery_poison.basics import procfs
-from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
@@ -120,7 +119,7 @@ class Fleet:
         self._app = blame_app.build(self._env)
         self._stack.callback(self._app.close)
         self._notes = redis.Redis.from_url(notes.url())
-        self._queries = Views(plugin_of(self._app).open_ledger())
+        self._queries = plugin_of(self._app).open_ledger().read
         self._left_behind = 0
         self._stack.callback(self._sweep)
         self._supervisor = enter(Supervisor(self._make, self._world.workers, give_up_after=1_000_000))

@@ -19,7 +19,6 @@ from chronicle import Chronicle
 
 from celery_poison.basics import procfs
 from celery_poison.ledger.fleet_model import Incident
-from celery_poison.ledger.views import Views
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 from celery_poison.testing import RedisServer, Supervisor, Worker, wait_until
@@ -91,7 +90,7 @@ class Fleet:
         }
         self.app = failover_app.build(self._env)
         self._stack.callback(self.app.close)
-        self.queries = Views(plugin_of(self.app).open_ledger())
+        self.queries = plugin_of(self.app).open_ledger().read
         self.chronicle = Chronicle(notes.url())
         self._stack.callback(self._sweep)
         self.supervisor = enter(Supervisor(self._make, self._load.workers, give_up_after=1_000_000))

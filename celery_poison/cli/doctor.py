@@ -135,9 +135,9 @@ def _examine_ledger(app: Celery, settings: Settings, ledger: Ledger) -> Iterator
     yield redis_checks.durability(ledger.client, settings.durability)
     yield from redis_checks.rights(ledger.client, ledger.keys)
     yield from redis_checks.clock(ledger.client)
-    yield _check_owner(app, Views(ledger))
+    yield _check_owner(app, ledger.read)
     yield _check_stuck(app)
-    queries = Views(ledger)
+    queries = ledger.read
     workers = queries.workers(int(settings.activation_interval * 1000))
     yield from _check_workers(app, queries, workers + queries.frozen(workers))
     yield from _check_trials(settings, [worker for worker in workers if worker.alive])

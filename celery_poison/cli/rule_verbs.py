@@ -14,7 +14,7 @@ from celery_poison.cli.command import REFUSED, app_of, force_option, json_option
 from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
 from celery_poison.desk import Quarantine
 from celery_poison.desk.rules import BlockList, PolicyChange, TaskPolicy, shown
-from celery_poison.ledger.views import GateRecord
+from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
 from celery_poison.rules.blocks import Rule, RuleKind
 

@@ -15,7 +15,7 @@ from celery_poison.desk.reading import Detail
 from celery_poison.desk.store import Store
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.keep.stored_message import stored_message
-from celery_poison.ledger.decisions import WHY_FORCE, decisions_of
+from celery_poison.ledger.decisions import WHY_FORCE
 from celery_poison.model import MessageRecord
 from celery_poison.states import Event, State
 
@@ -76,7 +76,7 @@ class Acts:
             _refuse_unless_given_up(record, "restored")
             if record.resolution in WHY_FORCE and not force:
                 raise IllegalTransition(WHY_FORCE[record.resolution])
-            decisions_of(self._store.ledger).restore(record.mid, case.actor, case.note, force=force)
+            self._store.ledger.decisions.restore(record.mid, case.actor, case.note, force=force)
 
         return self._decisions.each(ids, _request("restore", actor, note), act, on_outcome)
 
@@ -105,7 +105,7 @@ class Acts:
             if before is not None:
                 stored = None if record.sent_at else stored_message(self._store.kept(record.mid))
                 before(Detail(record, (), stored))
-            decisions_of(self._store.ledger).purge(record.mid, case.actor, case.note)
+            self._store.ledger.decisions.purge(record.mid, case.actor, case.note)
 
         return self._decisions.each(ids, _request("purge", actor, note), act, on_outcome)
 
@@ -116,14 +116,14 @@ class Acts:
             self._store.load_tasks()  # its own backend stores the result, if it has one
             store_failure(self._store.app, record, kept, note=case.note, force=force)
             tell_worker(self._store.app, publisher, record, kept, case.note)
-        decisions_of(self._store.ledger).give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
+        self._store.ledger.decisions.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
         case.announce(signals.message_failed)
 
     def _discard(self, case: Reserved) -> None:
         self._store.is_registered(case.record.task)  # may have an error transaction of its own
         hooks = self._store.plugin.extensions.discarding
         with within(hook(self._store.ledger, case.record, self._store.row, case.note) for hook in hooks):
-            decisions_of(self._store.ledger).give_up(
+            self._store.ledger.decisions.give_up(
                 case.record.mid, Event.DISCARDED, case.actor, case.note, case.number
             )
 

@@ -16,7 +16,6 @@ from celery_poison.desk.sentences import Entry, sentence
 from celery_poison.errors import PoisonError
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal_read import extent, extract
-from celery_poison.ledger.views import Views
 from celery_poison.states import Event
 
 #: Seconds between two looks at the journal, and at a queue that is full.
@@ -92,7 +91,7 @@ class Feed:
 
     def __init__(self, ledger: Ledger, *, deaths_only: bool = False) -> None:
         self._client, self._keys = ledger.client, ledger.keys
-        self._queries = Views(ledger) if deaths_only else None
+        self._queries = ledger.read if deaths_only else None
         self._counted = self._count()
         self._after = extent(self._client, self._keys).last or "0-0"
 

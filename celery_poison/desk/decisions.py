@@ -19,7 +19,6 @@ from celery_poison.errors import (
     PoisonError,
     SecondPersonNeeded,
 )
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.notices import Fact, Notice
 from celery_poison.model import MessageRecord, Record
 
@@ -156,7 +155,7 @@ class Decisions:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.suspects = Suspects(store.app, store.ledger, store.queries)
+        self.suspects = Suspects(store.app, store.ledger)
 
     def each(
         self,
@@ -206,7 +205,7 @@ class Decisions:
         journalled = with_note(f"{typed} ({count_of(messages, 'message')})", request.note)
         whose = {"person": person, "actor": request.actor, "act": typed}
         wish = {**whose, "messages": messages, "note": request.note}
-        agreed, first, now = decisions_of(self.store.ledger).ask(act, wish, said=journalled, keep=ASKED_FOR)
+        agreed, first, now = self.store.ledger.decisions.ask(act, wish, said=journalled, keep=ASKED_FOR)
         if agreed:
             return ids
         raise SecondPersonNeeded(
@@ -247,9 +246,9 @@ class Decisions:
         """Act on a message in quarantine while no other act can."""
         record = self.suspects.take(record, request.verb, request.why_taken_out)
         refuse_unless_kept(record, request.verb)
-        number = decisions_of(self.store.ledger).decide(record.mid, request.verb, request.actor, request.note)
+        number = self.store.ledger.decisions.decide(record.mid, request.verb, request.actor, request.note)
         try:
             act(Reserved(record, number, request.actor, request.note))
         except BaseException:
-            decisions_of(self.store.ledger).undecide(record.mid, number)  # open to every act again
+            self.store.ledger.decisions.undecide(record.mid, number)  # open to every act again
             raise

@@ -27,7 +27,6 @@ from celery_poison.headers import EDITED, MARK, MID, PARK, RELEASE, TRIAL
 from celery_poison.keep.arguments import arguments, fingerprint_of_copy, shown_of_copy
 from celery_poison.keep.body import BodyRefused, json_of
 from celery_poison.keep.stored_message import fields_of, sent_to, stored_message
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.states import State
@@ -154,7 +153,7 @@ class Edits:
         fingerprint = fingerprint_of_copy(draft.stored, task, secret, function)
         fields = fields_of(draft.stored, fingerprint, shown)
         fields |= {"queue": draft.queue, "payload_bytes": len(draft.stored.body)}
-        decisions_of(ledger).edit(
+        ledger.decisions.edit(
             record.mid, copy_mid, fields, actor=case.actor, note=case.note, number=case.number
         )
 

@@ -27,8 +27,7 @@ from celery_poison.desk.search import (
 )
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.decisions import GroupTransitions
-from celery_poison.ledger.groups import Alike, Counted, GroupKind, Groups
+from celery_poison.ledger.groups import Alike, Counted, GroupKind
 from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
@@ -118,9 +117,8 @@ class Walk:
 class Finder:
     """Finds messages in quarantine (NDLV), and what was given up (FAIL); raises ``LedgerUnavailable``."""
 
-    def __init__(self, ledger: Ledger, queries: Views) -> None:
-        self._queries = queries
-        self._groups, self.transitions = Groups(ledger), GroupTransitions(ledger.scripts)
+    def __init__(self, ledger: Ledger) -> None:
+        self._queries, self.transitions = ledger.read, ledger.groups
 
     # --- groups --------------------------------------------------------------------------------
 
@@ -129,11 +127,11 @@ class Finder:
 
         What versions of before quarantined is put into its groups first. Not whole: Redis takes no writes.
         """
-        counted = self._groups.alike(GroupKind.QUEUE)
+        counted = self._queries.alike(GroupKind.QUEUE)
         if not counted.is_whole:
             with suppress(LedgerUnavailable):
                 self.regroup()
-                counted = self._groups.alike(GroupKind.QUEUE)
+                counted = self._queries.alike(GroupKind.QUEUE)
         return counted
 
     def regroup(self) -> None:
@@ -142,10 +140,10 @@ class Finder:
         for page in self._queries.pages(State.NDLV):
             self.transitions.regroup([mid for mid, _ in page])
         for kind in GroupKind:
-            counted = self._groups.alike(kind)
+            counted = self._queries.alike(kind)
             for group in [] if counted.adds_up else counted.groups:
                 labels = group.task, group.cause, group.queue or group.fingerprint
-                for page in self._groups.members([group.sha]):
+                for page in self._queries.members([group.sha]):
                     self.transitions.ungroup(kind, labels, [mid for mid, _ in page])
         self.transitions.note_repair(ends=True)
 
@@ -163,7 +161,7 @@ class Finder:
         elif by is By.CAUSE and all(_tells_queues(c, counted.groups) for c in where.conditions):
             groups = self._with_failures(where, merged(where.choose(counted.groups), by))
         elif all(c.field in ("task", "cause", "fingerprint", GROUP) for c in where.conditions):
-            fine = self._groups.alike(
+            fine = self._queries.alike(
                 GroupKind.FINGERPRINT, 0 if where.conditions or by is By.CAUSE else limit
             )
             groups = merged(where.choose(fine.groups), by)
@@ -181,7 +179,7 @@ class Finder:
         failures = Filter((*where.conditions, Condition("cause", "=", causes.FAILURE)))
         if any(c.field == "queue" for c in where.conditions):
             return ranked([*rest, *grouped(self.records(failures), By.CAUSE)])
-        fine = self._groups.alike(GroupKind.FINGERPRINT).groups
+        fine = self._queries.alike(GroupKind.FINGERPRINT).groups
         return ranked([*rest, *merged(failures.choose(fine), By.CAUSE)])
 
     def for_people(self, counted: Counted) -> list[Group]:
@@ -197,7 +195,7 @@ class Finder:
         failures = {group.task: group for group in coarse if group.cause == causes.FAILURE}
         if not failures:
             return coarse
-        largest = self._groups.alike(GroupKind.FINGERPRINT, _GROUPS_READ).groups
+        largest = self._queries.alike(GroupKind.FINGERPRINT, _GROUPS_READ).groups
         fine = merged((each for each in largest if each.cause == causes.FAILURE), By.CAUSE)
         known = Counter[str]()
         for group in fine:
@@ -227,7 +225,7 @@ class Finder:
         fine = [c for c in exact if c.field in ("fingerprint", GROUP)]
         if fine:
             fine += [c for c in coarse if c.field != "queue"]
-            groups = [*Filter((*fine,)).choose(self._groups.by_fingerprint(_pattern(fine)))]
+            groups = [*Filter((*fine,)).choose(self._queries.groups_by_fingerprint(_pattern(fine)))]
             if len(groups) <= _GROUPS_MERGED:
                 return _chosen(groups, is_exact=len(fine) == len(where.conditions))
         groups = [*Filter((*coarse,)).choose(counted.groups)]
@@ -257,7 +255,7 @@ class Finder:
         earliest = max(since, earliest)
         latest = until if latest is None else latest if until is None else min(latest, until)
         if skip:
-            place = self._groups.place(chosen.shas, state, skip, oldest_first)
+            place = self._queries.place(chosen.shas, state, skip, oldest_first)
             if place is None:
                 return iter(())
             moment, skip = place
@@ -265,7 +263,7 @@ class Finder:
         if chosen.shas is None:
             pages = self._queries.pages(state, earliest, latest, oldest_first)
         else:
-            pages = self._groups.members(chosen.shas, earliest, latest, oldest_first)
+            pages = self._queries.members(chosen.shas, earliest, latest, oldest_first)
         return islice(chain.from_iterable(pages), skip, None)
 
     def walk(

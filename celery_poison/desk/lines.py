@@ -22,7 +22,6 @@ from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.keep.arguments import fingerprint_of_copy
 from celery_poison.keep.exported import COUNTS, FIELDS, JSON, NAMES, VERSION, line_of
 from celery_poison.keep.stored_message import stored_message, word
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.states import State
 
 _NEEDED = ("id", "mid", "queue", "cause", "content_type", "content_encoding", "headers", "properties")
@@ -79,7 +78,7 @@ class Lines:
                 continue
             mid, id, task = (str(fields[name]) for name in ("mid", "id", "task"))
             self._fingerprint(fields, secret)
-            new = decisions_of(self._store.ledger).import_message(mid, id, fields, actor=actor, note=noted)
+            new = self._store.ledger.decisions.import_message(mid, id, fields, actor=actor, note=noted)
             known = "" if new else "it is here, or was imported before"
             yield Outcome(mid=mid, id=id, task=task, done=True, error=known)
 

@@ -13,9 +13,9 @@ from celery_poison.causes import Evidence
 from celery_poison.desk.evidence import place_in
 from celery_poison.desk.queues import Backlog, Deaf
 from celery_poison.desk.stranded import Stranded
-from celery_poison.ledger.fleet_model import WorkerRecord
+from celery_poison.ledger.fleet_model import GateRecord, WorkerRecord
 from celery_poison.ledger.second_person import Wish
-from celery_poison.ledger.views import GateRecord, Lately
+from celery_poison.ledger.views import Lately
 from celery_poison.model import MessageRecord, Record
 from celery_poison.portrait import STUCK, Condition
 

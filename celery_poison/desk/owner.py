@@ -27,7 +27,7 @@ def move_broker(app: Celery, ledger: Ledger) -> str:
         LedgerUnavailable: Redis is away or refuses the write.
     """
     mine = identity_of(app)
-    found = Views(ledger).meta()
+    found = ledger.read.meta()
     refuse_unless_owned({**found, "address": ""}, mine, lambda found: True)
     sign_broker(ledger.client, ledger.keys, address=mine["address"], server=server_of(app))
     return mine["address"]

@@ -15,7 +15,6 @@ from celery_poison.desk.overview import Overview
 from celery_poison.desk.search import Group
 from celery_poison.desk.survey import overview
 from celery_poison.ledger.groups import Alike
-from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, MessageRecord, Phase
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
@@ -83,8 +82,8 @@ class ReadModel:
     def __init__(self, app: Celery) -> None:
         self._app = app
         ledger = plugin_of(app).open_ledger()
-        self._queries = Views(ledger)
-        self._finder = Finder(ledger, self._queries)
+        self._queries = ledger.read
+        self._finder = Finder(ledger)
 
     def look(self) -> Snapshot:
         """Look again; raises ``LedgerUnavailable``."""

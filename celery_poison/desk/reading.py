@@ -90,7 +90,7 @@ class Reading:
         self._store = store
         self._queries = store.queries
         #: Finds and counts by the groups of the ledger.
-        self.finder = Finder(store.ledger, store.queries)
+        self.finder = Finder(store.ledger)
 
     def list(
         self,

@@ -40,7 +40,6 @@ from celery_poison.keep.stored_message import (
     refuse_if_expired,
     sent_to,
 )
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.model import MessageRecord
 
 #: Bytes of bodies that are read at a time; one message may have more.
@@ -159,7 +158,7 @@ class Releases:
             refuse_to_run_again(case.record, yes_run_again)
             if (why := None if force else _unknown_task(self._store, case.record)) is not None:
                 raise why
-            decisions_of(self._store.ledger).schedule(case.record.mid, after, times, case.actor, case.note)
+            self._store.ledger.decisions.schedule(case.record.mid, after, times, case.actor, case.note)
 
         request = Request(verb="schedule", actor=actor or default_actor(), note=note)
         return self._decisions.each(ids, request, act, on_outcome)
@@ -170,7 +169,7 @@ class Releases:
         """Keep messages in quarantine that would go back to their queue by themselves (NDLV)."""
 
         def act(case: Reserved) -> None:
-            if not decisions_of(self._store.ledger).schedule(case.record.mid, 0, 0, case.actor, case.note):
+            if not self._store.ledger.decisions.schedule(case.record.mid, 0, 0, case.actor, case.note):
                 raise IllegalTransition("no release of the message is scheduled")
 
         request = Request(verb="unschedule", actor=actor or default_actor(), note=note)
@@ -230,7 +229,7 @@ class _Batches:
             left = [(each.record.mid, each.number) for each in attempts if each.number and not each.done]
             if left:
                 with suppress(LedgerUnavailable):
-                    decisions_of(self._store.ledger).undecide_each(left)
+                    self._store.ledger.decisions.undecide_each(left)
         released = [each for each in attempts if each.done]
         actor, note = self._request.actor, self._request.note
         for each in released:
@@ -244,7 +243,7 @@ class _Batches:
                 each.error = self._why_not(each)
         allowed = [each for each in attempts if each.error is None]
         mids, verb = [each.record.mid for each in allowed], "keep" if self._request.keep_counts else "release"
-        decided = decisions_of(self._store.ledger).decide_each(
+        decided = self._store.ledger.decisions.decide_each(
             mids, verb, self._request.actor, self._request.note
         )
         for each, number in zip(allowed, decided, strict=True):
@@ -284,7 +283,7 @@ class _Batches:
         published = [each for each in attempts if each.number and each.error is None]
         releases = [(each.record.mid, each.record.id, each.number) for each in published]
         actor, note, to = self._request.actor, self._request.note, self._request.to
-        errors = decisions_of(self._store.ledger).released_each(releases, actor, note, to)
+        errors = self._store.ledger.decisions.released_each(releases, actor, note, to)
         for each, error in zip(published, errors, strict=True):
             each.error, each.done = error, error is None
 

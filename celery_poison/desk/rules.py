@@ -15,8 +15,7 @@ from celery_poison.desk.owner import default_actor
 from celery_poison.desk.store import Store
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import policies as stored
-from celery_poison.ledger.decisions import policies_of
-from celery_poison.ledger.views import GateRecord
+from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.model import Record
 from celery_poison.policy import (
     A_QUEUE,
@@ -151,7 +150,7 @@ class Rules:
         """
         self._store.check_owner()
         journalled = with_note(f"{kind} {name}", note)
-        return policies_of(self._ledger).unblock(kind, name, actor=actor or default_actor(), said=journalled)
+        return self._ledger.rules.unblock(kind, name, actor=actor or default_actor(), said=journalled)
 
     def _block(
         self, kind: RuleKind, name: str, task: str, seconds: float | None, actor: str, note: str
@@ -161,7 +160,7 @@ class Rules:
         self._store.check_owner()
         actor, lasts_ms = actor or default_actor(), max(1, round(seconds * 1000)) if seconds else 0
         journalled = with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
-        policies_of(self._ledger).block(
+        self._ledger.rules.block(
             kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=journalled
         )
         now = self._queries.now_ms() / 1000
@@ -258,9 +257,7 @@ class Rules:
             options = edit(entry_of(raw[task]) if task in raw else None)
             expected = version if if_version is None else if_version
             try:
-                version = policies_of(self._ledger).set(
-                    task, json.dumps(options) if options else "", expected, *who
-                )
+                version = self._ledger.rules.set(task, json.dumps(options) if options else "", expected, *who)
             except PolicyConflict:
                 if if_version is not None or attempt == ATTEMPTS:
                     raise

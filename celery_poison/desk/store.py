@@ -12,7 +12,6 @@ from celery_poison.desk.owner import check_owner
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.guard import install
 from celery_poison.ledger.fleet_model import consumed_queues
-from celery_poison.ledger.views import Views
 from celery_poison.rules.destinations import where_sent
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
@@ -32,7 +31,7 @@ class Store:
         self.app = app
         self.plugin = install(app)
         self.ledger = self.plugin.open_ledger()
-        self.queries = Views(self.ledger)
+        self.queries = self.ledger.read
 
     @property
     def settings(self) -> Settings:

@@ -20,7 +20,6 @@ from celery_poison.broker.bounds import bounded_options
 from celery_poison.broker.kinds import broker_of
 from celery_poison.broker.port import HeldMessage
 from celery_poison.ledger.fleet_model import consumed_queues
-from celery_poison.ledger.views import Views
 from celery_poison.model import Record, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
@@ -157,7 +156,7 @@ class _Search:
         self._activation = plugin.settings.activation_interval
         self._has_cells = plugin.settings.trial == "cell"
         ledger = plugin.open_ledger()
-        self._queries = Views(ledger)
+        self._queries = ledger.read
         self._kept_waiting = [hook(ledger) for hook in plugin.extensions.keeps_waiting]
         self._now = self._queries.now_ms() / 1000
         self._monitor = self._queries.monitor()

@@ -49,7 +49,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     """
     plugin = plugin_of(app)
     ledger, settings = plugin.open_ledger(), plugin.settings
-    queries = Views(ledger)
+    queries = ledger.read
     totals: dict[str, Any] = queries.totals()  # by the names of fields
     workers = queries.workers(int(settings.activation_interval * 1000))
     deaf, unheard = find_deaf(app, queries, workers)

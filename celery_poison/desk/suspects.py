@@ -19,7 +19,6 @@ from celery_poison.keep.arguments import arguments, fingerprint_of_copy
 from celery_poison.keep.stored_message import fields_of, unpack
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.requested_suspects import is_there, unwant, want
-from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord, Phase
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
@@ -38,10 +37,10 @@ LOOKED_AT = 20_000
 class Suspects:
     """The suspects of one app."""
 
-    def __init__(self, app: Celery, ledger: Ledger, queries: Views) -> None:
+    def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
-        self._queries = queries
+        self._queries = ledger.read
 
     def ask_for(
         self, ids: Sequence[str], found: Iterable[MessageRecord | PoisonError], reason: str

@@ -28,8 +28,6 @@ from celery_poison.keep.stored_message import (
     sent_to,
 )
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.decisions import decisions_of
-from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord
 from celery_poison.rules.destinations import ACTOR, verdict_header
 
@@ -47,7 +45,7 @@ class Departures:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
-        self._queries = Views(ledger)
+        self._queries = ledger.read
         self._refusals = Refusals("a message cannot leave quarantine yet, and is tried again")
 
     def round(self) -> int:
@@ -67,26 +65,26 @@ class Departures:
     def _move(self, publisher: Publisher, mid: str, record: MessageRecord | None) -> bool:
         queue = record.destination or record.queue if record else ""
         if queue in self._refusals:
-            decisions_of(self._ledger).postpone(mid, REFUSED_FOR)  # out of the way of those that can go
+            self._ledger.decisions.postpone(mid, REFUSED_FOR)  # out of the way of those that can go
             return False
         try:
-            number = decisions_of(self._ledger).decide(mid, *_decision(record))
+            number = self._ledger.decisions.decide(mid, *_decision(record))
             try:
                 if record is None:  # it came back to quarantine a moment ago
                     raise MessageNotFound(mid)
                 self._publish(publisher, record, number)
             except BaseException:
-                decisions_of(self._ledger).undecide(mid, number)
+                self._ledger.decisions.undecide(mid, number)
                 raise
         except DecisionPending:
-            decisions_of(self._ledger).postpone(mid, REFUSED_FOR)
+            self._ledger.decisions.postpone(mid, REFUSED_FOR)
         except OVERTAKEN:
             pass
         except (LedgerUnavailable, Fenced):
             raise
         except Exception as error:  # the queue's, or its own
             self._refusals.note(queue if isinstance(error, PublishRefused) else mid, error)
-            decisions_of(self._ledger).postpone(mid, REFUSED_FOR)
+            self._ledger.decisions.postpone(mid, REFUSED_FOR)
         else:
             return True
         return False
@@ -99,7 +97,7 @@ class Departures:
         if not record.destination:
             publish_release(publisher, able_to_run(stored), record.queue, number)
             _, actor, note = _decision(record)
-            decisions_of(self._ledger).released(record.mid, record.id, number, actor, note)
+            self._ledger.decisions.released(record.mid, record.id, number, actor, note)
             return
         copy = sent_to(stored, record.destination)
         copy = replace(copy, headers={**copy.headers, VERDICT: verdict_header(record)})
@@ -115,7 +113,7 @@ class Departures:
         if "canvas" not in raw:
             with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):
                 canvas = json.dumps(canvas_in(stored))
-        decisions_of(self._ledger).sent(record.mid, number, ACTOR, canvas)
+        self._ledger.decisions.sent(record.mid, number, ACTOR, canvas)
 
 
 def _decision(record: MessageRecord | None) -> tuple[str, str, str]:

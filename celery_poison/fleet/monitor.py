@@ -33,7 +33,6 @@ from celery_poison.ledger.fleet import (
     GateLimits,
     Silence,
 )
-from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.settings import Settings
 
@@ -88,7 +87,7 @@ class Monitor:
         event: Callable[[str, dict[str, Any]], object] = lambda name, facts: None,
     ) -> None:
         self._ledger = ledger
-        self._queries = Queries(ledger)
+        self._queries = ledger.read
         self._identity = identity
         self._activation = settings.activation_interval
         self._activation_ms = int(settings.activation_interval * 1000)

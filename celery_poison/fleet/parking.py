@@ -21,7 +21,6 @@ from celery_poison.fleet.turns import whose_turn
 from celery_poison.headers import PARK, TRIAL
 from celery_poison.keep.stored_message import unpack
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Parked, ParkingState
 from celery_poison.plugin import plugin_of
 from celery_poison.settings import Settings
@@ -40,7 +39,7 @@ class Parking:
     def __init__(self, app: Celery, ledger: Ledger, settings: Settings) -> None:
         self._app = app
         self._ledger = ledger
-        self._queries = Queries(ledger)
+        self._queries = ledger.read
         self._activation_ms = int(settings.activation_interval * 1000)
         self._trial_queue = settings.trial_queue if settings.trial == "queue" else ""
         #: Tokens that parked messages waited for and that have finished, and since when that is known here.

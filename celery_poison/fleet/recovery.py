@@ -25,7 +25,6 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.fleet_model import Incident
 from celery_poison.ledger.messages import Known
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Ended, Guilt, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.doubts import LATELY, Blow
@@ -87,7 +86,7 @@ class Recovery:
         self._trials = trials
         self._flagged = flagged
         self._ledger = ledger
-        self._queries = Queries(ledger)
+        self._queries = ledger.read
         self._plugin = plugin_of(app)
         self._results = StoredResults()
         #: Starts of unknown workers, and when they were first seen here.

@@ -15,8 +15,6 @@ from celery_poison.errors import OVERTAKEN
 from celery_poison.keep.exported import line_of
 from celery_poison.keep.private_files import open_private
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.decisions import decisions_of
-from celery_poison.ledger.views import Views
 from celery_poison.settings import Settings
 from celery_poison.states import Event, State
 
@@ -39,7 +37,7 @@ class Retention:
 
     def __init__(self, ledger: Ledger, settings: Settings) -> None:
         self._ledger = ledger
-        self._queries = Views(ledger)
+        self._queries = ledger.read
         self._keep, self._directory = settings.quarantine_keep, settings.quarantine_export
         self._name = settings.namespace
         self._note = f"kept for longer than {settings.quarantine_keep} seconds"
@@ -85,9 +83,9 @@ class Retention:
         for mid in old:
             with suppress(*OVERTAKEN):
                 if state is State.NDLV:
-                    number = decisions_of(self._ledger).decide(mid, "discard", RETENTION, self._note)
-                    decisions_of(self._ledger).give_up(mid, Event.DISCARDED, RETENTION, self._note, number)
-                decisions_of(self._ledger).purge(mid, RETENTION, self._note)
+                    number = self._ledger.decisions.decide(mid, "discard", RETENTION, self._note)
+                    self._ledger.decisions.give_up(mid, Event.DISCARDED, RETENTION, self._note, number)
+                self._ledger.decisions.purge(mid, RETENTION, self._note)
                 deleted += 1
         return deleted
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from celery_poison import causes
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.groups import GroupKind, Groups
-from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.groups import GroupKind
 from celery_poison.model import Parked
 from celery_poison.rules.doubts import turn
 
@@ -23,7 +22,7 @@ def whose_turn(
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    queries, room = Queries(ledger), Counter[str]()
+    queries, room = ledger.read, Counter[str]()
     for worker in queries.workers(activation_ms):
         if worker.alive and not worker.stopping:
             room.update(dict.fromkeys(worker.consumed, worker.room))
@@ -37,9 +36,9 @@ def whose_turn(
 
 
 def _sorted(ledger: Ledger, suspects: Mapping[str, Parked]) -> dict[str, Parked]:
-    groups = Groups(ledger).alike(GroupKind.QUEUE).groups
+    groups = ledger.read.alike(GroupKind.QUEUE).groups
     convicted = {group.task for group in groups if group.cause not in causes.NO_CONVICTIONS}
-    records = Queries(ledger).suspected([parked.start.id for parked in suspects.values()])
+    records = ledger.read.suspected([parked.start.id for parked in suspects.values()])
     turns = {
         mid: turn(is_convicted=record.task in convicted, evidence=record.evidence, ran_ms=record.runtime_ms)
         for mid, record in zip(suspects, records, strict=True)

@@ -17,9 +17,7 @@ from celery_poison.basics.text import clean
 from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.extension import Extensions
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.scripts import Code
-from celery_poison.ledger.views import Views
 from celery_poison.rules.limits import limit_of
 from celery_poison.settings import Settings
 from celery_poison.states import Event
@@ -42,7 +40,7 @@ class Room:
         self._name = settings.quarantine_queue
         self._filling = Filling(lambda: ledger)
         self._ledger = ledger
-        self._queries = Views(ledger)
+        self._queries = ledger.read
         self._extensions = extensions
 
     def most(self, cause: str, most: int | None = None) -> int | None:
@@ -78,10 +76,10 @@ class Room:
             if record is None or record.destination or record.retry_at:
                 continue
             with suppress(*OVERTAKEN):
-                number = decisions_of(self._ledger).decide(mid, "discard", ACTOR, note)
+                number = self._ledger.decisions.decide(mid, "discard", ACTOR, note)
                 about = self._ledger, record, self._queries.message, note
                 with within(hook(*about) for hook in self._extensions.discarding):
-                    decisions_of(self._ledger).give_up(mid, Event.DISCARDED, ACTOR, note, number)
+                    self._ledger.decisions.give_up(mid, Event.DISCARDED, ACTOR, note, number)
                 logger.warning(
                     "celery_poison: Task %s[%s] was discarded: %s", clean(record.task), clean(record.id), note
                 )

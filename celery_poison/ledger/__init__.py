@@ -1,14 +1,15 @@
 """The one truth: everything celery_poison knows about messages and workers, kept in Redis.
 
 This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file a transition), ``scripts``;
-what is written: ``messages``, ``parking``, ``quarantine``, ``fleet``, ``notices``; what is read: ``queries``,
-``policies``; ``writer`` (the unanswered writes of the hot path), ``durability`` (those that are waited for);
-``journal``. What only people decide and see is in the quarantine's room: ``transitions``, ``views``.
+what is written: ``messages``, ``parking``, ``quarantine``, ``fleet``, ``notices``, ``decisions`` (by people);
+what is read: ``views`` (made of ``messages_read``, ``fleet_read``, ``groups``), ``policies``; ``writer`` (the
+unanswered writes of the hot path), ``durability`` (those that are waited for); ``journal``.
 """
 
 import redis
 
 from celery_poison.ledger.connection import disconnect
+from celery_poison.ledger.decisions import DecisionTransitions, GroupTransitions, PolicyTransitions
 from celery_poison.ledger.fleet import FleetTransitions
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.memory import LedgerMemory
@@ -17,6 +18,7 @@ from celery_poison.ledger.notices import NoticeTransitions
 from celery_poison.ledger.parking import ParkingTransitions
 from celery_poison.ledger.quarantine import QuarantineTransitions
 from celery_poison.ledger.scripts import Scripts
+from celery_poison.ledger.views import Views
 
 __all__ = ["Keys", "Ledger"]
 
@@ -29,12 +31,16 @@ class Ledger:
     Attributes:
         client, keys: the Redis, and the keys of the namespace there.
         scripts: runs the scripts of every part, and those of extensions.
+        read: everything that is read, which changes nothing.
         messages: what workers do with messages, and monitors for workers that died.
         parking: messages that wait for the end of an earlier start, or for a trial.
         quarantine: the ways into quarantine.
         fleet: workers and monitors.
         memory: how full that Redis is.
         notices: for workers that send events.
+        decisions: what a person decides about a message.
+        groups: of messages in quarantine, put right.
+        rules: what a person decides for the whole fleet: policies and blocks.
 
     Every method of a part raises ``LedgerUnavailable`` when Redis is away or refuses the write.
     """
@@ -42,12 +48,16 @@ class Ledger:
     def __init__(self, client: redis.Redis, keys: Keys, journal_maxlen: int = 1_000_000) -> None:
         self.client, self.keys = client, keys
         self.scripts = scripts = Scripts(client, keys, journal_maxlen)
+        self.read = Views(self)
         self.messages = MessageTransitions(scripts)
         self.parking = ParkingTransitions(scripts)
         self.quarantine = QuarantineTransitions(scripts)
         self.fleet = FleetTransitions(scripts)
         self.memory = LedgerMemory(client, keys)
         self.notices = NoticeTransitions(scripts)
+        self.decisions = DecisionTransitions(scripts)
+        self.groups = GroupTransitions(scripts)
+        self.rules = PolicyTransitions(scripts)
 
     def disconnect(self) -> None:
         """Close every connection; those who still wait for an answer meet a ``LedgerUnavailable``."""

@@ -8,7 +8,6 @@ from hashlib import sha256
 from typing import Any
 
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError, PolicyConflict
-from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Code, LedgerPart
 from celery_poison.ledger.second_person import Wish
@@ -321,13 +320,3 @@ class PolicyTransitions(LedgerPart):
         if reply[0] is Code.DONE:
             raise MessageNotFound(f"{kind} {name} is not blocked")
         return int(reply[1])
-
-
-def policies_of(ledger: Ledger) -> PolicyTransitions:
-    """Return what a person may decide for the whole fleet of a ledger."""
-    return PolicyTransitions(ledger.scripts)
-
-
-def decisions_of(ledger: Ledger) -> DecisionTransitions:
-    """Return what a person may decide in a ledger."""
-    return DecisionTransitions(ledger.scripts)

@@ -167,3 +167,28 @@ class Incident:
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "evidence": self.evidence.as_dict(), "took": self.took}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRecord(Record):
+    """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
+
+    Attributes:
+        closed: at this moment only a death on trial convicts.
+        until: when it opens by itself, if no more workers die.
+        deaths: workers that had died when it closed, or when the last one died,
+        fleet: and of how many.
+        lifted_by: who lifted it last; empty: its time was over.
+    """
+
+    closed: bool = False
+    closed_at: float | None = None
+    until: float | None = None
+    deaths: int = 0
+    fleet: int = 0
+    lifted_at: float | None = None
+    lifted_by: str = ""
+
+    @property
+    def story(self) -> str:
+        return f"{self.deaths} of {self.fleet} workers died"

@@ -89,7 +89,7 @@ def index_of(keys: Keys, state: State) -> str:
 
 
 class Groups(Reader):
-    """Reads the groups."""
+    """Reads the groups of messages in quarantine."""
 
     def alike(self, kind: GroupKind, most: int = 0) -> Counted:
         """Return the largest groups of a kind; 0: all."""
@@ -104,7 +104,7 @@ class Groups(Reader):
                 break
         return Counted(quarantined, total, [*groups.values()][: most or None], bool(repair))
 
-    def by_fingerprint(self, pattern: str = "*") -> list[Alike]:
+    def groups_by_fingerprint(self, pattern: str = "*") -> list[Alike]:
         """Return the groups by fingerprint, by their labels alone.
 
         Args:

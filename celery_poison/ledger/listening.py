@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet_model import Incident
-from celery_poison.ledger.queries import Queries
 
 logger = logging.getLogger("celery_poison")
 
@@ -33,7 +32,7 @@ class Listener:
     """
 
     def __init__(self, ledger: Ledger, send: Callable[[str, Mapping[str, Any]], object]) -> None:
-        self._queries, self._send = Queries(ledger), send
+        self._queries, self._send = ledger.read, send
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="poison-listener", daemon=True)
         #: Up to where the list of incidents was read, in ms of Redis' clock; None: not yet.

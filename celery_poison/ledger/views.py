@@ -1,4 +1,4 @@
-"""What people are shown of the ledger, beside what workers and monitors read of it; it changes nothing."""
+"""Everything that is read of a ledger, put together; it changes nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from celery_poison.basics.numbers import is_whole, moment, whole
 from celery_poison.basics.text import decoded, when
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.fleet_model import Incident
-from celery_poison.ledger.groups import INDEX_PAGE, Index, index_of
+from celery_poison.ledger.fleet_read import FleetReader
+from celery_poison.ledger.groups import INDEX_PAGE, Groups, Index, index_of
 from celery_poison.ledger.journal_read import Wanted, entry, newest
-from celery_poison.ledger.messages_read import parking_of
-from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.rows import Row, as_text, batches, seconds
+from celery_poison.ledger.messages_read import Messages, parking_of
+from celery_poison.ledger.rows import Row, as_text, batches
 from celery_poison.model import READERS, MessageRecord, ParkingState, Phase, Record, Start
 from celery_poison.states import State
 
@@ -43,31 +42,6 @@ _SEARCHED, _STEP = 200_000, 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateRecord(Record):
-    """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
-
-    Attributes:
-        closed: at this moment only a death on trial convicts.
-        until: when it opens by itself, if no more workers die.
-        deaths: workers that had died when it closed, or when the last one died,
-        fleet: and of how many.
-        lifted_by: who lifted it last; empty: its time was over.
-    """
-
-    closed: bool = False
-    closed_at: float | None = None
-    until: float | None = None
-    deaths: int = 0
-    fleet: int = 0
-    lifted_at: float | None = None
-    lifted_by: str = ""
-
-    @property
-    def story(self) -> str:
-        return f"{self.deaths} of {self.fleet} workers died"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Lately(Record):
     """Deaths of tasks in the last day.
 
@@ -80,8 +54,8 @@ class Lately(Record):
     by_hour: list[int]
 
 
-class Views(Queries):
-    """Typed views of one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
+class Views(Messages, FleetReader, Groups):
+    """Reads one ledger: its ``read``. Every method raises ``LedgerUnavailable`` when Redis is away."""
 
     def waiting(self) -> Iterator[MessageRecord]:
         """Yield what is parked until an earlier start ends (TBDL)."""
@@ -281,41 +255,6 @@ class Views(Queries):
                 return
             size = min(4 * size, INDEX_PAGE)
 
-    def declared_dead(self, limit: int = 1000) -> dict[str, int]:
-        """Return the newest workers that ended or were declared dead, and when, in ms of Redis' clock."""
-        with clear_errors("reading who is gone"):
-            raw: Any = self._client.zrange(self._keys.buried, 0, limit - 1, desc=True, withscores=True)
-        return {decoded(worker): moment(at) for worker, at in raw}
-
-    def monitor(self) -> str:
-        """Return the incarnation that holds the monitor's lock, or the empty string."""
-        with clear_errors("reading the monitor"):
-            raw: Any = self._client.get(self._keys.monitor)
-        return decoded(raw) if raw else ""
-
-    def incidents(self, limit: int = 100) -> list[Incident]:
-        """Return the newest incidents first."""
-        with clear_errors("reading incidents"):
-            ids: Any = self._client.zrevrange(self._keys.incidents, 0, limit - 1)
-        found = (self.incident(decoded(id)) for id in ids)
-        return [incident for incident in found if incident]
-
-    def gate(self) -> GateRecord:
-        """Return how the fleet gate stands."""
-        with clear_errors("reading the fleet gate"):
-            raw: Any = self._client.hgetall(self._keys.gate)
-        gate, now = as_text(raw), self.now_ms() / 1000 if raw else 0.0
-        until = seconds(gate.get("until"))
-        return GateRecord(
-            closed=until is not None and until > now,
-            closed_at=seconds(gate.get("closed_at")),
-            until=until,
-            deaths=whole(gate.get("deaths")),
-            fleet=whole(gate.get("fleet")),
-            lifted_at=seconds(gate.get("lifted_at")),
-            lifted_by=gate.get("lifted_by", ""),
-        )
-
     def totals(self) -> dict[str, int]:
         """Return how many messages are in quarantine, failed, candidates, running, parked and leaving."""
         with clear_errors("counting"):
@@ -387,6 +326,12 @@ class Views(Queries):
         with clear_errors("reading what was observed"):
             raw: Any = self._client.hgetall(self._keys.would)
         return {decoded(cause): whole(number) for cause, number in sorted(raw.items())}
+
+    def journal_age(self) -> float:
+        """Return for how many seconds the journal has been written; 0 when it is empty."""
+        with clear_errors("reading the journal"):
+            oldest: Any = self._client.xrange(self._keys.journal, count=1)
+        return (self.now_ms() - int(oldest[0][0].partition(b"-")[0])) / 1000 if oldest else 0.0
 
     def journal(
         self, *, id: str = "", count: int = 1000, wanted: Wanted | None = None, since: float | None = None

@@ -20,7 +20,6 @@ from celery_poison.cells.pool import Cells
 from celery_poison.decide import Action, Verdict, judge
 from celery_poison.errors import StaleDelivery
 from celery_poison.headers import MID, VERDICT, is_unique
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import ALONE, Ended, Phase, Start
 from celery_poison.rules.destinations import ACTOR
@@ -232,7 +231,7 @@ class Admission:
         actor, note = "", ""
         if VERDICT in delivery.message.headers:
             actor, note = ACTOR, f"a worker took it from the queue {start.queue}"
-        decisions_of(self.ledger).released(delivery.mid, start.id, delivery.release, actor, note, start.queue)
+        self.ledger.decisions.released(delivery.mid, start.id, delivery.release, actor, note, start.queue)
         return self.ledger.messages.look(delivery.mid, start.id, self._activation_ms)
 
     def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:

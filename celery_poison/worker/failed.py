@@ -23,7 +23,6 @@ from celery_poison.errors import GivenUp
 from celery_poison.keep.body import unpacked
 from celery_poison.keep.canvas import FAILED, context_of
 from celery_poison.keep.stored_message import stored_message
-from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
@@ -46,7 +45,7 @@ def register(app: Celery) -> None:
 
 def _call_hooks_of(app: Celery, mid: str, sentence: str) -> None:
     ledger = plugin_of(app).open_ledger()
-    queries = Views(ledger)
+    queries = ledger.read
     try:
         raw, record = queries.message(mid), queries.record(mid)
     finally:

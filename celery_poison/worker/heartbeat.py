@@ -25,7 +25,6 @@ from celery_poison.cells.pool import Cells
 from celery_poison.cells.trial import PoolFacts
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.worker.health import Health
@@ -192,7 +191,7 @@ class Owners:
     """Answers at once, from what was read last; what it cannot answer is read before the next sweep."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._queries = Queries(ledger)
+        self._queries = ledger.read
         self._asked: set[str] = set()
         self._known: dict[str, bool | None] = {}
 

@@ -25,7 +25,6 @@ from celery_poison.errors import LedgerFull, StaleDelivery
 from celery_poison.headers import known_as
 from celery_poison.keep.stored_message import original, pack
 from celery_poison.ledger.messages import RecordedEnd
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Guilt, History, Limits, Start
 from celery_poison.rules.failures import Failure
 from celery_poison.upstream.results import StoredResults
@@ -280,7 +279,7 @@ class Outcomes:
         waits = [
             overtaken is not None
             and time.monotonic() < over
-            and Queries(self.site.ledger).entry(overtaken[0]) == overtaken[1]
+            and self.site.ledger.read.entry(overtaken[0]) == overtaken[1]
             for _, overtaken, over in ended
         ]
         ready = [acquittal for (acquittal, _, _), waiting in zip(ended, waits, strict=True) if not waiting]
@@ -308,7 +307,7 @@ class Outcomes:
         Raises:
             LedgerUnavailable: Redis is away.
         """
-        for mid, start, _ in Queries(self.site.ledger).running():
+        for mid, start, _ in self.site.ledger.read.running():
             if start.worker == self.site.me.worker and self.interrupt(mid, start):
                 # Its end was not heard of here, and its message goes back: the copy is recognised by it.
                 self.site.ledger.messages.acquit(mid, start, Guilt.UNPROVEN, copy=True)

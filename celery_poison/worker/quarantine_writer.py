@@ -19,9 +19,7 @@ from celery_poison.keep.arguments import arguments, fingerprint_of, fingerprint_
 from celery_poison.keep.room import Room
 from celery_poison.keep.spool import Spooled, open_spool
 from celery_poison.keep.stored_message import Identity, original, stored_fields
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.messages import Known
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.rules.destinations import SYSTEM_ROUTE, Route, route
@@ -214,11 +212,11 @@ class QuarantineWriter:
         )
         if type(release) is int:  # its operator may not have said yet that it was published
             with suppress(StaleDelivery, IllegalTransition):
-                decisions_of(self.site.ledger).released(mid, identity.id, release)
+                self.site.ledger.decisions.released(mid, identity.id, release)
         new = False
         with suppress(IllegalTransition), self._quarantining(message, mid, start, cause, reason):
             new = store(mid, start)  # refused where a person gave it up
-        kept_by = b"" if new else Queries(self.site.ledger).message(mid).get("unprocessable")
+        kept_by = b"" if new else self.site.ledger.read.message(mid).get("unprocessable")
         # Else it is kept already: of this delivery, say, whose answer was lost.
         came_before = message.delivery_info.get("redelivered")
         if not (new or came_before or kept_by == start.token.encode()):
@@ -237,7 +235,7 @@ class QuarantineWriter:
         return {**traits._asdict(), "release": self.site.settings.release}
 
     def _added(self, mid: str) -> None:
-        if record := Queries(self.site.ledger).record(mid):
+        if record := self.site.ledger.read.record(mid):
             self.site.loop.call_in_loop(partial(self.site.announce.quarantined, record))
         with suppress(LedgerUnavailable):  # it is kept
             self._room.make()

@@ -17,7 +17,6 @@ from celery.worker.state import active_requests
 from celery_poison.broker.kinds import broker_of
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Phase
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
@@ -110,6 +109,6 @@ class Rejoin:
 
 def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:
     """Their copies may come to another worker, and would wait there for as long as this one lives."""
-    for mid, start, raw in Queries(ledger).running():
+    for mid, start, raw in ledger.read.running():
         if start.token in tokens and start.phase == Phase.CLAIMED:
             ledger.messages.claim(mid, raw, None)

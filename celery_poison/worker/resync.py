@@ -23,7 +23,6 @@ from celery_poison.broker.kinds import broker_of
 from celery_poison.broker.port import Broker
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger, connection
-from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Phase, Start
 from celery_poison.worker.health import Health
@@ -75,7 +74,7 @@ class ResyncWindow:
         """
         run_id, up = connection.who_answers(ledger.client)
         # One that is new and empty can have forgotten nothing.
-        has_a_past = Queries(ledger).journal_age() > up + 1
+        has_a_past = ledger.read.journal_age() > up + 1
         self.met(run_id, up if has_a_past else math.inf)
 
     def reconnected(self) -> None:
@@ -201,14 +200,14 @@ class Resync:
     def _compare(self) -> None:
         """End the starts that the ledger takes for running, and this worker has not known for two looks."""
         kept = self.deferred_cleanup.tokens()
-        rows = Queries(self.site.ledger).running()
+        rows = self.site.ledger.read.running()
         mine = [row for row in rows if row[1].worker == self.site.me.worker and row[1].token not in kept]
         unknown = {start.token for _, start, _ in mine if not self.inflight.is_known(start)}
         for mid, start, raw in mine:
             if start.token in unknown & self._unknown:
                 self._end(mid, start, raw)
         self._unknown = unknown
-        self.deferred_cleanup.take_back_flags(Queries(self.site.ledger).candidate_ids())
+        self.deferred_cleanup.take_back_flags(self.site.ledger.read.candidate_ids())
 
     def _end(self, mid: str, start: Start, raw: bytes) -> None:
         well = self.inflight.how_ended(start.token)

@@ -23,7 +23,6 @@ from celery_poison.cells.trial import Host, PoolFacts
 from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.fleet.monitor import Monitor
 from celery_poison.ledger.connection import ask_once
-from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.upstream.acks import give_back_acks
@@ -398,7 +397,7 @@ class GuardedWorker:
         self.shutdown.is_over = True
         try:
             # It may have been taken for dead a moment ago, and no other worker knows that these had ended.
-            self._deferred_cleanup.take_back_flags(Queries(self._ledger).candidate_ids())
+            self._deferred_cleanup.take_back_flags(self._ledger.read.candidate_ids())
             self._deferred_cleanup.clean_up(everything=True)
             self._outcomes.take_back_all()
             if self._gives_everything_back():

@@ -13,8 +13,6 @@ from celery_poison.errors import IllegalTransition
 from celery_poison.fleet.departures import Departures
 from celery_poison.headers import MID, RELEASE, VERDICT
 from celery_poison.ledger import decisions as transitions
-from celery_poison.ledger.decisions import decisions_of
-from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord
 from celery_poison.rules.destinations import TOLD, Route
 from celery_poison.testing import wait_until
@@ -94,7 +92,7 @@ def test_WAS_4_what_a_person_may_still_do_about_a_message_in_another_queue(
     with pytest.raises(IllegalTransition, match="alone"):
         fleet.quarantine.message(first)
     with pytest.raises(IllegalTransition, match="sent to the queue"):
-        decisions_of(keeper.ledger).decide(first, "release", "ann")  # somebody who looked before it was sent
+        keeper.ledger.decisions.decide(first, "release", "ann")  # somebody who looked before it was sent
     numbers = {raw["headers"][MID]: raw["headers"][RELEASE] for raw in keeper.raw_on_redis("dead.letters")}
     record = fleet.quarantine.get(first)
     state = keeper.ledger.messages.look(first, record.id, 1000)
@@ -226,8 +224,8 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
         mid = keeper.send_and_keep("fleet.healthy", number, goes=goes)
         id = fleet.quarantine.get(mid).id
         if name == "scheduled":
-            decisions_of(ledger).schedule(mid, 0.001, 2, "ann", "")
-            wait_until(lambda: Views(ledger).outgoing(1), what="due")
+            ledger.decisions.schedule(mid, 0.001, 2, "ann", "")
+            wait_until(lambda: ledger.read.outgoing(1), what="due")
 
         def move() -> None:
             app = build_app(fleet.environ())
@@ -264,7 +262,7 @@ def test_WAS_8_a_worker_that_takes_the_copy_before_its_monitor_has_noted_it_wins
 
     def taken_at_once(self: Any, stored: Any, queue: str, headers: Any) -> None:
         put(self, stored, queue, headers)
-        decisions_of(ledger).released(mid, id, headers[RELEASE], queue=queue)
+        ledger.decisions.released(mid, id, headers[RELEASE], queue=queue)
 
     monkeypatch.setattr(publish.Publisher, "publish", taken_at_once)
     outgoing(fleet, keeper).round()

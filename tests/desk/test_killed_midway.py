@@ -10,7 +10,6 @@ import pytest
 
 from celery_poison import Quarantine
 from celery_poison.headers import EDITED, MID, RELEASE
-from celery_poison.ledger.decisions import decisions_of
 from tests.apps.harness import Fleet
 from tests.desk.keeping import Keeper
 from tests.fleet.forked import DIED, Forked
@@ -70,7 +69,7 @@ def _complete(fleet: Fleet, keeper: Keeper) -> None:
         kept = keeper.ledger.messages.look(headers[MID], headers["id"], 1000)
         if kept.kept == "NDLV":
             assert kept.release == headers[RELEASE], "else the worker would drop it as a copy"
-            decisions_of(keeper.ledger).released(headers[MID], headers["id"], headers[RELEASE])
+            keeper.ledger.decisions.released(headers[MID], headers["id"], headers[RELEASE])
 
 
 @pytest.mark.parametrize("verb", CASES)

@@ -14,7 +14,6 @@ from kombu.message import Message
 from celery_poison.headers import EDITED
 from celery_poison.keep.stored_message import stored_fields
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import Guilt, Start
 from celery_poison.rules.destinations import Route
@@ -99,18 +98,18 @@ def _roll_back(ledger: Ledger, start: Start) -> None:
 
 def _quarantine_and_release(ledger: Ledger, start: Start) -> None:
     ledger.quarantine.store(MID, start, cause="signal:9", reason="", fields=_message())
-    decisions_of(ledger).released(MID, ID, decisions_of(ledger).decide(MID, "release", "ann"), "ann", "")
+    ledger.decisions.released(MID, ID, ledger.decisions.decide(MID, "release", "ann"), "ann", "")
 
 
 def _quarantine_and_release_as_scheduled(ledger: Ledger, start: Start) -> None:
     ledger.quarantine.store(MID, start, cause="signal:9", reason="", fields=_message())
-    decisions_of(ledger).schedule(MID, 60, 2, "ann", "")
-    decisions_of(ledger).released(MID, ID, decisions_of(ledger).decide(MID, "again", "ann"), "ann", "")
+    ledger.decisions.schedule(MID, 60, 2, "ann", "")
+    ledger.decisions.released(MID, ID, ledger.decisions.decide(MID, "again", "ann"), "ann", "")
 
 
 def _quarantine_and_release_with_its_counts(ledger: Ledger, start: Start) -> None:
     ledger.quarantine.store(MID, start, cause="signal:9", reason="", fields=_message())
-    decisions_of(ledger).released(MID, ID, decisions_of(ledger).decide(MID, "keep", "ann"), "ann", "")
+    ledger.decisions.released(MID, ID, ledger.decisions.decide(MID, "keep", "ann"), "ann", "")
 
 
 def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
@@ -119,20 +118,20 @@ def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
     fields = {**_message(content_type="application/x-python-serialize"), **given}
     ledger.quarantine.store(MID, _start(1), cause="signal:9", reason="", fields=fields)
     written = _fields_of(ledger, key)
-    decisions_of(ledger).decide(MID, "release", "ann")
+    ledger.decisions.decide(MID, "release", "ann")
     written |= _fields_of(ledger, key)
     for other, goes in ((f"{MID}-2", Route("dead.letters")), (f"{MID}-3", Route(retry_ms=0))):
         ledger.quarantine.store(other, _start(1), cause="signal:9", reason="", fields=fields, route=goes)
         written |= _fields_of(ledger, ledger.keys.message(other))
-    decisions_of(ledger).sent(f"{MID}-2", decisions_of(ledger).decide(f"{MID}-2", "send", "ann"), "ann", "")
+    ledger.decisions.sent(f"{MID}-2", ledger.decisions.decide(f"{MID}-2", "send", "ann"), "ann", "")
     written |= _fields_of(ledger, ledger.keys.message(f"{MID}-2"))
-    decisions_of(ledger).schedule(f"{MID}-3", 60, 2, "ann", "")
+    ledger.decisions.schedule(f"{MID}-3", 60, 2, "ann", "")
     written |= _fields_of(ledger, ledger.keys.message(f"{MID}-3"))
-    decisions_of(ledger).give_up(MID, Event.FAILED, "ann", "")
+    ledger.decisions.give_up(MID, Event.FAILED, "ann", "")
     written |= _fields_of(ledger, key)
-    decisions_of(ledger).restore(MID, "ann", "", force=True)
-    number = decisions_of(ledger).decide(MID, "edit", "ann")
-    decisions_of(ledger).edit(MID, "copy", {"body": b""}, actor="ann", note="", number=number)
+    ledger.decisions.restore(MID, "ann", "", force=True)
+    number = ledger.decisions.decide(MID, "edit", "ann")
+    ledger.decisions.edit(MID, "copy", {"body": b""}, actor="ann", note="", number=number)
     written |= _fields_of(ledger, key)
     assert written == _documented("message:MID")
 

@@ -20,7 +20,6 @@ from celery_poison.fleet.monitor import Monitor
 from celery_poison.headers import mid_of
 from celery_poison.ledger import signature
 from celery_poison.ledger.fleet import Silence
-from celery_poison.ledger.views import Views
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import wait_until
@@ -169,7 +168,7 @@ class Deathbed:
 
     def picture(self) -> dict[str, Any]:
         """Return all that matters of what is there, without what differs from run to run."""
-        keys, queries = plugin_of(self.app).keys, Views(plugin_of(self.app).open_ledger())
+        keys, queries = plugin_of(self.app).keys, plugin_of(self.app).open_ledger().read
         names = (*STARTS, *PREFETCHED)
         history = {name: self.client.hgetall(keys.lineage(name)) for name in names}
         counts = (b"strikes", b"crashes", b"failures", b"candidate")

@@ -16,7 +16,6 @@ from celery_poison.fleet.monitor import Monitor
 from celery_poison.fleet.parking import Parking
 from celery_poison.fleet.recovery import Recovery
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Start
 from celery_poison.plugin import plugin_of
 from tests.apps.harness import Fleet
@@ -65,7 +64,7 @@ def test_EMS_6_what_a_dead_worker_had_finished_is_asked_for_many_at_once(
     with counted() as exchanges:
         done = recovery.recover("w@x/b", "i", 1)
     assert (done.flagged, done.unfinished) == (0, 0)
-    assert not [*Views(ledger).running()], "what had finished is forgotten"
+    assert not [*ledger.read.running()], "what had finished is forgotten"
     assert exchanges.count < MANY / 10
 
 
@@ -74,7 +73,7 @@ def test_EMS_6_starts_of_nobody_are_asked_for_many_at_once(fleet: Fleet, ledger:
     recovery = Recovery(fleet.app, ledger, lambda *args: None)
     with counted() as exchanges:
         recovery.sweep_orphans(0.0, 1)
-    assert len([*Views(ledger).running()]) == MANY, "they are remembered, for copies that may come"
+    assert len([*ledger.read.running()]) == MANY, "they are remembered, for copies that may come"
     assert exchanges.count < MANY / 10
 
 
@@ -95,7 +94,7 @@ def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_e
     assert exchanges.count == 1, "nothing is parked any more, and of what was only a memory is left"
     monkeypatch.setattr(parking, "REMEMBER_MS", -60_000)
     lot.forget_the_old()
-    assert not [*Views(ledger).parked()], "which ends too"
+    assert not [*ledger.read.parked()], "which ends too"
 
 
 def test_TP1_8_what_was_published_and_whose_end_nobody_told_is_forgotten_a_week_later(
@@ -105,14 +104,14 @@ def test_TP1_8_what_was_published_and_whose_end_nobody_told_is_forgotten_a_week_
     starts = _begin(ledger, "w@x/b", 2, done=False)
     for mid, start in starts:
         assert ledger.parking.park(mid, start.encode(), start, number=0, parcel=b"x")
-    (published, number), (waiting, _) = [(mid, parked.number) for mid, parked, _ in Views(ledger).parked()]
+    (published, number), (waiting, _) = [(mid, parked.number) for mid, parked, _ in ledger.read.parked()]
     assert ledger.parking.unpark(published, number)
     monkeypatch.setattr(parking, "REMEMBER_MS", -60_000)
     lot.forget_the_old()
-    assert {mid for mid, _, _ in Views(ledger).parked()} == {published, waiting}, "its copy may wait still"
+    assert {mid for mid, _, _ in ledger.read.parked()} == {published, waiting}, "its copy may wait still"
     monkeypatch.setattr(parking, "REMEMBER_PUBLISHED_MS", -60_000)
     lot.forget_the_old()
-    assert {mid for mid, _, _ in Views(ledger).parked()} == {waiting}, "what is parked stays"
+    assert {mid for mid, _, _ in ledger.read.parked()} == {waiting}, "what is parked stays"
 
 
 def test_an_idle_monitor_asks_twice_in_a_round_and_begins_nothing(

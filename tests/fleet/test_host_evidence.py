@@ -17,7 +17,6 @@ from celery_poison.desk.evidence import sentence_of
 from celery_poison.fleet.last_heard import last_heard
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
-from celery_poison.ledger.views import Views
 from celery_poison.model import Start
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Shutdown, WorkerFacts
@@ -128,7 +127,7 @@ def _found_gone(ledger: Ledger, beat: int, since: int) -> None:
 
 
 def test_a_worker_that_nobody_watched_died_between_its_last_beat_and_the_first_look(ledger: Ledger) -> None:
-    now = Views(ledger).now_ms()
+    now = ledger.read.now_ms()
     beat, since = now - 36_000, now - 2000
     _found_gone(ledger, beat, since)
     told = last_heard(ledger, WORKER, Silence.GONE)
@@ -140,14 +139,14 @@ def test_a_worker_that_nobody_watched_died_between_its_last_beat_and_the_first_l
         WORKER, "i1", Silence.GONE, 4000, led[0], evidence=told.encode(), seen_ms=told.after_ms or 0
     )
     assert dead is not None
-    incident = Views(ledger).incident("i1")
+    incident = ledger.read.incident("i1")
     assert incident is not None and incident.died_at == beat / 1000
     ledger.fleet.close_incident(WORKER, "i1", flagged=0, put_back=0, returned={}, fence=led[0])
-    assert Views(ledger).counts()["recovered:60"] == 1, "nor is it swallowed where recoveries are counted"
+    assert ledger.read.counts()["recovered:60"] == 1, "nor is it swallowed where recoveries are counted"
 
 
 def test_a_worker_that_was_watched_died_after_the_last_look_that_saw_it(ledger: Ledger) -> None:
-    now = Views(ledger).now_ms()
+    now = ledger.read.now_ms()
     _found_gone(ledger, now - 5000, now - 2000)
     told = last_heard(ledger, WORKER, Silence.GONE, [now - 2500, now - 2250, now - 2000, now - 1750])
     assert (told.after_ms, told.by_ms) == (now - 2250, now - 2000)
@@ -157,7 +156,7 @@ def test_a_worker_that_was_watched_died_after_the_last_look_that_saw_it(ledger: 
 def test_what_ran_in_a_dead_worker_ran_up_to_the_last_sign_of_life_and_not_to_the_verdict(
     ledger: Ledger,
 ) -> None:
-    now = Views(ledger).now_ms()
+    now = ledger.read.now_ms()
     start = Start.of("0a1b.1", WORKER, "id", "t", at_ms=now - 40_000)
     ledger.client.hset(ledger.keys.running, "m", start.encode())
     led = ledger.fleet.lead("successor", 60_000)
@@ -165,7 +164,7 @@ def test_what_ran_in_a_dead_worker_ran_up_to_the_last_sign_of_life_and_not_to_th
     ledger.messages.crash(
         "m", start, cause="worker_lost", shared=False, fence=led[0], died_at=(now - 36_000) / 1000
     )
-    (entry,) = [entry for entry in Views(ledger).journal() if entry["event"] == "crashed"]
+    (entry,) = [entry for entry in ledger.read.journal() if entry["event"] == "crashed"]
     assert entry["runtime_ms"] == "4000"
-    record = Views(ledger).lineage("id")
+    record = ledger.read.lineage("id")
     assert record is not None and record.runtime_ms == 4000

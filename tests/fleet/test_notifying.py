@@ -18,7 +18,6 @@ from celery_poison.extensions.deploy_guard.version_record import VersionRecord
 from celery_poison.extensions.notify import notifier as module
 from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.notifier import Notifier
-from celery_poison.ledger.views import Views
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import wait_until
 from tests import PATIENCE
@@ -51,7 +50,7 @@ class Watch:
         plugin = plugin_of(fleet.app)
         plugin.override({})
         self.announced: list[tuple[Any, dict[str, Any]]] = []
-        self._queries, self.notes = Views(keeper.ledger), Notes(keeper.ledger)
+        self._queries, self.notes = keeper.ledger.read, Notes(keeper.ledger)
         keeper.ledger.client.set(keeper.ledger.keys.monitor_fence, FENCE)
         self.notifier = Notifier(fleet.app, keeper.ledger, plugin.settings, self._announce)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_poison.fleet.recovery import Recovered, Recovery
-from celery_poison.ledger.views import Views
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import wait_until
@@ -36,6 +35,6 @@ def test_EMS_3_a_result_backend_that_hangs_holds_up_no_failover(
     work = lambda: done.append(recovery.recover(worker, "i", fence))  # noqa: E731
     threading.Thread(target=work, daemon=True).start()
     wait_until(lambda: done, timeout=30, what="it waits for the result backend")
-    assert not [*Views(ledger).running()], "all are taken back"
+    assert not [*ledger.read.running()], "all are taken back"
     told = [record for record in caplog.records if "did not answer within" in record.message]
     assert len(told) == 1, "it is not asked for each message"

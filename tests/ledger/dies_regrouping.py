@@ -14,7 +14,6 @@ from celery_poison.desk.finder import Finder
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger import decisions as transitions
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.views import Views
 
 #: Few enough that there are many steps.
 transitions.REGROUPED = 10
@@ -44,7 +43,7 @@ def counting(part: object, name: str) -> None:
 
 def main() -> None:
     ledger = Ledger(open_redis(sys.argv[1]), Keys("groups"))
-    finder = Finder(ledger, Views(ledger))
+    finder = Finder(ledger)
     counting(finder.transitions, "note_repair")
     counting(ledger.scripts, "call")
     finder.by_queue()

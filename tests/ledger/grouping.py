@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.groups import GroupKind, Groups
+from celery_poison.ledger.groups import GroupKind
 from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
@@ -19,7 +19,7 @@ def hold_to_records(queries: Views, ledger: Ledger) -> None:
         groups = defaultdict[tuple[str, str, str], list[MessageRecord]](list)
         for record in kept:
             groups[record.task, record.cause, getattr(record, kind)].append(record)
-        counted = Groups(ledger).alike(kind)
+        counted = ledger.read.alike(kind)
         assert counted.is_whole and counted.total == len(counted.groups) == len(groups)
         assert counted.quarantined == len(kept)
         for found in counted.groups:

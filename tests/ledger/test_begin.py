@@ -7,7 +7,6 @@ import pytest
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.views import Views
 from celery_poison.model import Phase, Start
 
 MID, ID = "m1", "id-1"
@@ -26,10 +25,10 @@ def test_NEW_16_a_start_begins_once_and_is_on_record_then(ledger: Ledger) -> Non
     ledger.messages.claim(MID, b"", _start("b.1", Phase.CLAIMED))  # its own
     ledger.messages.begin(MID, _start("b.1"))
     ledger.messages.begin(MID, _start("b.1"))  # the answer to the first was lost
-    assert [(mid, start.token) for mid, start, _ in Views(ledger).running()] == [(MID, "b.1")]
+    assert [(mid, start.token) for mid, start, _ in ledger.read.running()] == [(MID, "b.1")]
     with pytest.raises(StaleDelivery):
         ledger.messages.begin(MID, _start("b.2"))
-    assert [start.token for _, start, _ in Views(ledger).running()] == ["b.1"]
+    assert [start.token for _, start, _ in ledger.read.running()] == ["b.1"]
 
 
 @pytest.mark.parametrize("how", ["crash", "interrupt"])
@@ -39,7 +38,7 @@ def test_NEW_16_what_was_cut_off_does_not_begin_again_and_its_retry_does(ledger:
         ledger.messages.crash(MID, _start("b.1"), cause="signal:9", shared=False)
     else:
         ledger.messages.interrupt(MID, _start("b.1"), cause="shutdown")
-    history = Views(ledger).history(ID)
+    history = ledger.read.history(ID)
     assert (history.cut_off, history.cut_off_by) == (MID, "signal:9" if how == "crash" else "shutdown")
     with pytest.raises(StaleDelivery):
         ledger.messages.begin(MID, _start("b.2"))
@@ -55,10 +54,10 @@ def test_NEW_16_what_never_began_was_not_cut_off(ledger: Ledger) -> None:
     for start, cause in never:
         ledger.messages.claim(MID, b"", start)
         ledger.messages.interrupt(MID, start, cause=cause)
-        assert not Views(ledger).history(ID).cut_off, start
+        assert not ledger.read.history(ID).cut_off, start
     ledger.messages.claim(MID, b"", _start("b.4", Phase.ADMITTING))
     ledger.messages.crash(MID, _start("b.4", Phase.ADMITTING), cause="receive", shared=False)
-    assert not Views(ledger).history(ID).cut_off
+    assert not ledger.read.history(ID).cut_off
     ledger.messages.begin(MID, _start("b.5"))
 
 
@@ -74,4 +73,4 @@ def test_NEW_16_what_lives_after_all_was_not_cut_off(ledger: Ledger, how: str) -
             ledger.messages.survived(MID, "b.1", ID)
     else:
         ledger.messages.reclaim(MID, _start("b.1"))
-    assert not Views(ledger).history(ID).cut_off
+    assert not ledger.read.history(ID).cut_off

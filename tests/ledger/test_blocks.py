@@ -11,9 +11,7 @@ import pytest
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.decisions import policies_of
 from celery_poison.ledger.quarantine import REMEMBER_CONVICTIONS_MS
-from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, Start
 from celery_poison.rules.blocks import Rule, RuleKind, read_rules
 
@@ -43,13 +41,13 @@ def _rules(ledger: Ledger) -> list[Rule]:
 
 def _told(ledger: Ledger) -> list[tuple[str, ...]]:
     wanted = ("event", "task", "actor", "note")
-    found = [tuple(entry[name] for name in wanted) for entry in Views(ledger).journal()]
+    found = [tuple(entry[name] for name in wanted) for entry in ledger.read.journal()]
     return [row for row in found if row[0] != "quarantined"]
 
 
 def _block(ledger: Ledger, kind: RuleKind, name: str, lasts_ms: int = 0) -> int:
     told = {"task": "shop.convert", "actor": "ann", "note": "why", "said": f"{kind} {name}: why"}
-    return policies_of(ledger).block(kind, name, lasts_ms=lasts_ms, **told)
+    return ledger.rules.block(kind, name, lasts_ms=lasts_ms, **told)
 
 
 def _convictions(ledger: Ledger) -> int:
@@ -90,7 +88,7 @@ def test_NEW_3_convictions_count_where_nothing_is_blocked_and_others_do_not(ledg
 def test_NEW_3_a_count_that_is_garbage_does_not_keep_a_message_out_of_quarantine(ledger: Ledger) -> None:
     ledger.client.set(ledger.keys.convictions(FP), "many")
     assert _convict(ledger, "m1", 1)
-    assert Views(ledger).record("m1") and not _rules(ledger)
+    assert ledger.read.record("m1") and not _rules(ledger)
 
 
 def test_NEW_3_what_a_person_blocks_stays_until_unblocked_or_over(ledger: Ledger) -> None:
@@ -100,10 +98,10 @@ def test_NEW_3_what_a_person_blocks_stays_until_unblocked_or_over(ledger: Ledger
     task, fingerprint = sorted(_rules(ledger), key=lambda rule: rule.kind, reverse=True)
     assert (task.until, task.actor, task.note) == (None, "ann", "why")
     assert fingerprint.until == pytest.approx(fingerprint.since + 60)
-    third = policies_of(ledger).unblock(RuleKind.TASK, "shop.convert", actor="bob", said="task shop.convert")
+    third = ledger.rules.unblock(RuleKind.TASK, "shop.convert", actor="bob", said="task shop.convert")
     assert third > second and _rules(ledger) == [fingerprint]
     with pytest.raises(MessageNotFound, match=r"task shop\.convert is not blocked"):
-        policies_of(ledger).unblock(RuleKind.TASK, "shop.convert", actor="bob", said="again")
+        ledger.rules.unblock(RuleKind.TASK, "shop.convert", actor="bob", said="again")
     assert policies.version(ledger, ledger.keys.blocks) == third
     assert _told(ledger) == [
         ("blocked", "shop.convert", "ann", "task shop.convert: why"),
@@ -117,17 +115,17 @@ def test_NEW_3_what_is_over_is_no_rule_and_goes_with_the_next_change(ledger: Led
     ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
     ledger.client.hset(ledger.keys.blocks, "task:garbage", "{")
     with pytest.raises(MessageNotFound):
-        policies_of(ledger).unblock(RuleKind.FINGERPRINT, FP, actor="ann", said="")
+        ledger.rules.unblock(RuleKind.FINGERPRINT, FP, actor="ann", said="")
     ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
     _convict(ledger, "m1", 1)
     (rule,) = read_rules(*policies.read(ledger, ledger.keys.blocks)[1:])[0].values()
     assert rule.convictions == 1, "blocked anew"
-    assert policies_of(ledger).unblock(RuleKind.TASK, "garbage", actor="ann", said="")
+    assert ledger.rules.unblock(RuleKind.TASK, "garbage", actor="ann", said="")
 
 
 def test_NEW_3_unblocking_forgets_the_convictions(ledger: Ledger) -> None:
     _convict(ledger, "m1", 1)
-    policies_of(ledger).unblock(RuleKind.FINGERPRINT, FP, actor="ann", said="")
+    ledger.rules.unblock(RuleKind.FINGERPRINT, FP, actor="ann", said="")
     assert _convictions(ledger) == 0
     _convict(ledger, "m2", 2)
     assert not _rules(ledger)
@@ -140,7 +138,7 @@ def test_NEW_8_what_is_only_observed_is_told_and_counted_once_and_changes_no_sta
         ledger.quarantine.observe("m1", start, cause="signal:9", reason="why")
     other = start._replace(id="other")
     ledger.quarantine.observe("m2", other, cause="payload", reason="too large")
-    queries = Views(ledger)
+    queries = ledger.read
     assert queries.would_quarantine() == {"payload": 1, "signal:9": 1}
     assert [entry["note"] for entry in queries.journal() if entry["event"] == "would_quarantine"] == [
         "why",

@@ -9,7 +9,6 @@ import redis
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
-from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, Start
 from tests import PATIENCE
 
@@ -27,7 +26,7 @@ def _start(number: int) -> Start:
 
 
 def _totals(ledger: Ledger) -> dict[str, int]:
-    return Views(ledger).counts()
+    return ledger.read.counts()
 
 
 def test_a_crash_is_counted_by_its_cause_and_not_again_when_it_is_told_again(ledger: Ledger) -> None:
@@ -41,20 +40,20 @@ def test_deaths_are_counted_by_day_and_task_and_not_again_when_they_are_told_aga
     for _ in range(2):
         ledger.messages.crash(MID, _start(1), cause="signal:9", shared=False)
     ledger.messages.crash(MID, _start(2), cause="oom", shared=False)
-    today = Views(ledger).now_ms() // 86_400_000
-    (key, deaths), *others = Views(ledger).deaths_by_day().items()
+    today = ledger.read.now_ms() // 86_400_000
+    (key, deaths), *others = ledger.read.deaths_by_day().items()
     assert (key[1], deaths, others) == ("shop.charge", 2, [])
     assert key[0] in (today, today - 1)
 
 
 def test_deaths_of_fourteen_days_are_kept_and_fifty_tasks_of_each_have_a_name(ledger: Ledger) -> None:
-    today = Views(ledger).now_ms() // 86_400_000
+    today = ledger.read.now_ms() // 86_400_000
     old = {f"{today - 14} shop.old": 3, f"{today - 13} shop.old": 5}
     ledger.client.hset(ledger.keys.deaths_by_day, mapping=old)
     for number in range(53):
         start = _start(number)._replace(task=f"shop.{'x' * 200 if number == 7 else number}")
         ledger.messages.crash(f"m{number}", start._replace(id=f"t{number}"), cause="oom", shared=False)
-    found = Views(ledger).deaths_by_day()
+    found = ledger.read.deaths_by_day()
     assert (today - 14, "shop.old") not in found and found[today - 13, "shop.old"] == 5
     named = [task for day, task in found if day >= today and task]
     assert len(named) == 50 and max(map(len, named)) == 120
@@ -62,18 +61,18 @@ def test_deaths_of_fourteen_days_are_kept_and_fifty_tasks_of_each_have_a_name(le
 
 
 def test_NEW_14_deaths_of_a_day_are_counted_by_the_hour_and_the_last_has_its_time(ledger: Ledger) -> None:
-    slot = Views(ledger).now_ms() // 300_000
+    slot = ledger.read.now_ms() // 300_000
     old = {f"lately {slot - number}": 3 for number in (13, 286, 289)}
     ledger.client.hset(ledger.keys.deaths_by_day, mapping={**old, "lately x": 9})
     for _ in range(2):
         ledger.messages.crash(MID, _start(1), cause="signal:9", shared=False)
     ledger.messages.crash(MID, _start(2), cause="oom", shared=False)
-    now = Views(ledger).now_ms() / 1000
-    lately = Views(ledger).deaths_lately(now)
+    now = ledger.read.now_ms() / 1000
+    lately = ledger.read.deaths_lately(now)
     assert lately.last and now - PATIENCE < lately.last <= now
     assert (lately.by_hour[-1], lately.by_hour[-2], lately.by_hour[0], sum(lately.by_hour)) == (2, 3, 3, 8)
     assert f"lately {slot - 289}".encode() not in ledger.client.hgetall(ledger.keys.deaths_by_day)
-    assert len(Views(ledger).deaths_by_day()) == 1
+    assert len(ledger.read.deaths_by_day()) == 1
 
 
 def test_a_quarantine_is_counted_once(ledger: Ledger) -> None:
@@ -105,7 +104,7 @@ def test_a_recovery_is_counted_in_its_bucket_from_the_workers_death_on(ledger: L
         if not number:
             ledger.fleet.declare_dead(WORKER, incident, Silence.SILENT, 0, led[0])
         else:
-            died_at = Views(ledger).now_ms() - seconds * 1000
+            died_at = ledger.read.now_ms() - seconds * 1000
             ledger.client.hset(ledger.keys.incident(incident), "died_at", died_at)
         ledger.fleet.close_incident(WORKER, incident, flagged=0, put_back=0, returned={}, fence=led[0])
     totals = _totals(ledger)

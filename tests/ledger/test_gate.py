@@ -11,7 +11,6 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.fleet import DeclaredDead, GateLimits, Silence
 from celery_poison.ledger.messages import RecordedEnd
-from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, Start
 
 HALF = GateLimits(share=0.5, workers=3, window_ms=60_000)
@@ -22,7 +21,7 @@ class DyingFleet:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.queries = Views(ledger)
+        self.queries = ledger.read
         led = ledger.fleet.lead("monitor", 60_000)
         assert led is not None
         self.fence = led[0]

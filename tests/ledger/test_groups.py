@@ -17,9 +17,7 @@ from celery_poison.desk.finder import Finder
 from celery_poison.desk.search import By, Filter
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.decisions import GroupTransitions, decisions_of
-from celery_poison.ledger.groups import GroupKind, Groups
-from celery_poison.ledger.views import Views
+from celery_poison.ledger.groups import GroupKind
 from celery_poison.model import Start
 from celery_poison.states import Event, State
 from tests import sampled
@@ -49,31 +47,31 @@ def test_SAP_7_groups_agree_with_the_records_while_many_put_in_and_take_out(ledg
             for step in range(60):
                 mid = keep(ledger, 1000 * number + step)
                 if dice.random() < 0.4:
-                    decisions_of(ledger).give_up(mid, Event.DISCARDED, "ann", "")
+                    ledger.decisions.give_up(mid, Event.DISCARDED, "ann", "")
                     if dice.random() < 0.5:
-                        decisions_of(ledger).restore(mid, "ann", "")
+                        ledger.decisions.restore(mid, "ann", "")
                 elif dice.random() < 0.4:
-                    decisions_of(ledger).released(
-                        mid, f"id-{mid}", decisions_of(ledger).decide(mid, "release", "ann")
+                    ledger.decisions.released(
+                        mid, f"id-{mid}", ledger.decisions.decide(mid, "release", "ann")
                     )
 
         return run
 
     _race([churn(number) for number in range(4)])
-    hold_to_records(Views(ledgers[0]), ledgers[0])
+    hold_to_records(ledgers[0].read, ledgers[0])
 
 
 def test_SAP_7_what_a_version_of_before_put_in_or_took_out_is_put_right_by_who_reads(
     ledgers: list[Ledger],
 ) -> None:
-    ledger, queries = ledgers[0], Views(ledgers[0])
-    finder = Finder(ledger, queries)
+    ledger, queries = ledgers[0], ledgers[0].read
+    finder = Finder(ledger)
     mids = [keep(ledger, number) for number in range(20)]
     # One that it quarantined, of which nobody knows a group; it dies in the middle of putting such right.
     index = list(ledger.client.scan_iter(f"{ledger.keys.groups}:*"))
     ledger.client.delete(*index)
-    GroupTransitions(ledger.scripts).regroup(mids[:7])
-    assert not Groups(ledger).alike(GroupKind.QUEUE).is_whole
+    ledger.groups.regroup(mids[:7])
+    assert not ledger.read.alike(GroupKind.QUEUE).is_whole
     assert sum(group.count for group in finder.groups()[0]) == 20
     hold_to_records(queries, ledger)
     # Three that it released or gave up: they are left in their groups.
@@ -90,7 +88,7 @@ def spoil(ledger: Ledger, came: int, left: int) -> None:
     client.flushdb()
     for number in range(40):
         keep(ledger, number)
-    kept = [mid for mid, _ in Views(ledger).index(State.NDLV)]
+    kept = [mid for mid, _ in ledger.read.index(State.NDLV)]
     for mid in kept[:left]:
         client.delete(keys.message(mid))
         client.zrem(keys.quarantine, mid)
@@ -117,7 +115,7 @@ def read_by_another(url: str, dies_at: str = "") -> tuple[int, str]:
 def test_SAP_7_who_is_killed_in_the_middle_of_putting_groups_right_leaves_them_to_the_next_reader(
     ledgers: list[Ledger], redis_url: str, came: int, left: int, every: int
 ) -> None:
-    ledger, queries = ledgers[0], Views(ledgers[0])
+    ledger, queries = ledgers[0], ledgers[0].read
     spoil(ledger, came, left)
     status, told = read_by_another(redis_url)
     assert status == 0, told
@@ -129,7 +127,7 @@ def test_SAP_7_who_is_killed_in_the_middle_of_putting_groups_right_leaves_them_t
             spoil(ledger, came, left)
             status, told = read_by_another(redis_url, f"{when} {step}")
             assert status == -signal.SIGKILL, (when, step, told)
-            finder = Finder(ledger, queries)
+            finder = Finder(ledger)
             assert sum(group.count for group in finder.groups()[0]) == queries.totals()["quarantined"]
             hold_to_records(queries, ledger)
 
@@ -138,17 +136,17 @@ def test_SAP_7_who_is_killed_in_the_middle_of_putting_groups_right_leaves_them_t
 def test_several_groups_are_read_as_one_list_whose_pages_neither_skip_nor_repeat(
     ledgers: list[Ledger], oldest_first: bool
 ) -> None:
-    ledger, queries = ledgers[0], Views(ledgers[0])
+    ledger, queries = ledgers[0], ledgers[0].read
     for number in range(400):
         keep(ledger, number, tasks=97)
-    groups = [group for group in Groups(ledger).alike(GroupKind.QUEUE).groups if group.task < "shop.t5"]
+    groups = [group for group in ledger.read.alike(GroupKind.QUEUE).groups if group.task < "shop.t5"]
     expected = [
         mid
         for page in queries.pages(State.NDLV, oldest_first=oldest_first)
         for mid, _ in page
         if f"shop.t{int(mid[1:]) % 97}" < "shop.t5"
     ]
-    pages = [*Groups(ledger).members([group.sha for group in groups], oldest_first=oldest_first)]
+    pages = [*ledger.read.members([group.sha for group in groups], oldest_first=oldest_first)]
     found = [mid for mid, _ in chain.from_iterable(pages)]
     assert len(groups) > 64 and len(pages) > 1
     assert sorted(found) == sorted(expected) and len({*found}) == len(found)
@@ -171,8 +169,8 @@ def test_a_page_far_behind_is_what_follows_the_ones_before_it_and_reads_none_of_
     ledgers: list[Ledger], monkeypatch: pytest.MonkeyPatch, text: str, oldest_first: bool
 ) -> None:
     spread(ledgers[0], 200)
-    queries = Views(ledgers[0])
-    finder, where = Finder(ledgers[0], queries), Filter.parse(text) if text else Filter()
+    queries = ledgers[0].read
+    finder, where = Finder(ledgers[0]), Filter.parse(text) if text else Filter()
     chosen = finder.choose(State.NDLV, where)
     assert chosen.is_exact
     whole = [mid for mid, _ in finder.index(State.NDLV, chosen, where, oldest_first=oldest_first)]
@@ -194,7 +192,7 @@ def test_what_is_looked_for_in_each_message_is_found_bit_by_bit_all_of_it_and_on
 ) -> None:
     monkeypatch.setattr("celery_poison.desk.finder.PAGE_COUNTS_TO", 20)
     spread(ledgers[0], 150)
-    finder, where = Finder(ledgers[0], Views(ledgers[0])), Filter.search(text)
+    finder, where = Finder(ledgers[0]), Filter.search(text)
     expected = [record.mid for record in finder.walk(where, oldest_first=oldest_first)]
     found, begin, offset, pages, looked = list[str](), 0, 0, 0, 0
     while True:
@@ -233,10 +231,10 @@ def test_what_is_looked_for_in_each_message_is_found_bit_by_bit_all_of_it_and_on
     ],
 )
 def test_a_filter_finds_by_groups_what_it_finds_message_by_message(ledgers: list[Ledger], text: str) -> None:
-    queries = Views(ledgers[0])
+    queries = ledgers[0].read
     for number in range(60):
         keep(ledgers[0], number)
-    where, finder = Filter.search(text), Finder(ledgers[0], queries)
+    where, finder = Filter.search(text), Finder(ledgers[0])
     expected = [record.mid for record in where.choose(queries.kept(State.NDLV))]
     assert sorted(record.mid for record in finder.records(where)) == sorted(expected)
     assert sorted(part.mid for part in finder.walk(where)) == sorted(expected)

@@ -11,8 +11,6 @@ import pytest
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.decisions import decisions_of
-from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, History, Start
 from tests.docs.verdict_table import counts
 
@@ -25,7 +23,7 @@ class Book:
 
     def __init__(self, url: str) -> None:
         self.ledger = Ledger(open_redis(url), Keys("histories"))
-        self.queries = Views(self.ledger)
+        self.queries = self.ledger.read
         self._tokens = itertools.count()
 
     def begin(self) -> Start:
@@ -41,7 +39,7 @@ class Book:
         known = self.queries.history("id")
         self.ledger.client.hset(self.ledger.keys.message(MID), "crashes", known.crashes)
         self.ledger.client.delete(self.ledger.keys.lineage("id"))  # as quarantine.lua does
-        decisions_of(self.ledger).released(MID, "id", 1)
+        self.ledger.decisions.released(MID, "id", 1)
 
 
 EVENTS: dict[str, tuple[str, bool | None, Callable[[Book], Any]]] = {

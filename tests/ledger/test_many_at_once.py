@@ -10,8 +10,6 @@ import redis
 from celery_poison.errors import DecisionPending, LedgerUnavailable, MessageNotFound
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.decisions import decisions_of
-from celery_poison.ledger.views import Views
 from celery_poison.model import Start
 from celery_poison.states import State
 
@@ -71,7 +69,7 @@ def test_scripts_that_redis_has_forgotten_are_loaded_again(ledger: Ledger) -> No
 def test_TP1_8_of_two_copies_that_are_claimed_together_one_gets_in(ledger: Ledger) -> None:
     claims = [("m", b"", start_of(1, "a.1")), ("m", b"", start_of(1, "a.2")), ("other", b"", start_of(2))]
     assert ledger.messages.claim_many(claims) == [True, False, True]
-    assert {mid: start.token for mid, start, _ in Views(ledger).running()} == {
+    assert {mid: start.token for mid, start, _ in ledger.read.running()} == {
         "m": "a.1",
         "other": "0a1b.2",
     }
@@ -93,11 +91,11 @@ def test_NEW_6_many_decisions_are_one_round_trip_and_each_is_what_it_would_be_al
     for number in range(MANY):
         fields = {"body": b"b", "headers": "{}", "properties": "{}"}
         ledger.quarantine.store(f"m{number}", start_of(number), cause="oom", reason="death 2", fields=fields)
-    decisions_of(ledger).decide("m7", "fail", "ada", "poison")
+    ledger.decisions.decide("m7", "fail", "ada", "poison")
     mids = ["unknown", *(f"m{number}" for number in range(MANY))]
     ledger.client.script_flush()
     del sent[:]
-    decided = decisions_of(ledger).decide_each(mids, "release", "grace", "try again")
+    decided = ledger.decisions.decide_each(mids, "release", "grace", "try again")
     assert len(sent) == 3, "one that the script is missing, one that loads it, and one for all"
     assert [type(answer) for answer in decided] == [
         *(MessageNotFound, *[int] * 7, DecisionPending, *[int] * (MANY - 8)),
@@ -105,10 +103,10 @@ def test_NEW_6_many_decisions_are_one_round_trip_and_each_is_what_it_would_be_al
     assert "ada is deciding" in str(decided[8])
     del sent[:]
     releases = [(mid, f"id{mid[1:]}", 2 if mid == "m7" else 1) for mid in mids]
-    refused = decisions_of(ledger).released_each(releases, "grace", "try again")
+    refused = ledger.decisions.released_each(releases, "grace", "try again")
     assert len(sent) <= 3
     assert {mid for mid, error in zip(mids, refused, strict=True) if error is not None} == {"m7"}
-    kept = Views(ledger)
+    kept = ledger.read
     assert [record.mid for record in kept.kept(State.NDLV)] == ["m7"]
     assert [(e["mid"], e["actor"], e["note"]) for e in kept.journal() if e["event"] == "released"][-1] == (
         *("m99", "grace", "try again"),

@@ -8,7 +8,6 @@ import pytest
 import redis
 
 from celery_poison.ledger import Keys, Ledger, notices
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.notices import Fact, Notice
 from celery_poison.model import Guilt, Start
 from celery_poison.states import Event
@@ -47,7 +46,7 @@ def test_a_message_that_was_given_up_is_told_of_and_one_in_quarantine_is_not(
     ledger.quarantine.store("mid", START, cause="oom", reason="", fields={"body": "x"})
     ledger.notices.leave([Notice("id", fact, "story", "mid")])
     assert ledger.notices.take() == []
-    decisions_of(ledger).give_up("mid", Event.FAILED, "ann", "")
+    ledger.decisions.give_up("mid", Event.FAILED, "ann", "")
     ledger.notices.leave([Notice("id", fact, "story", "mid")])
     assert ledger.notices.take() == [Notice("id", fact, "story", "mid")]
 

@@ -31,7 +31,7 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
 
 @pytest.fixture
 def queries(ledger: Ledger) -> Views:
-    return Views(ledger)
+    return ledger.read
 
 
 def _runs(ledger: Ledger, start: Start = RUNNING) -> None:

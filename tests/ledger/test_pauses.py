@@ -15,7 +15,6 @@ from celery_poison.fleet.parking import Parking
 from celery_poison.keep.stored_message import pack
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.views import Views
 from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.settings import Settings
@@ -50,7 +49,7 @@ def test_a_pause_and_its_end_are_one_step_each_and_journalled_with_who_and_why(l
     with pytest.raises(MessageNotFound, match="queue a:b is not paused"):
         _resume(ledger, Scope.QUEUE, "a:b")
     wanted = ("event", "queue", "task", "actor", "note")
-    assert [tuple(entry[name] for name in wanted) for entry in Views(ledger).journal()] == [
+    assert [tuple(entry[name] for name in wanted) for entry in ledger.read.journal()] == [
         ("paused", "a:b", "", "ann", "queue a:b: why"),
         ("paused", "", "shop.convert", "ann", "task shop.convert: why"),
         ("resumed", "a:b", "", "bob", "queue a:b"),
@@ -115,7 +114,7 @@ def test_what_is_parked_of_a_paused_task_stays_until_it_is_resumed(fleet: Fleet)
         assert ledger.parking.park(mid, b"", start, number=0, parcel=parcel)
     _pause(ledger, Scope.TASK, "t")
     assert parking.round() == 1 and parking.round() == 0
-    assert [parked.start.task for _, parked in Views(ledger).parked_now()] == ["t"]
+    assert [parked.start.task for _, parked in ledger.read.parked_now()] == ["t"]
     _resume(ledger, Scope.TASK, "t")
     assert parking.round() == 1
 
@@ -133,7 +132,7 @@ def test_WAS_6_no_more_workers_are_suspended_from_a_queue_than_may_be(ledger: Le
     assert HoldPauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
     assert not HoldPauses(ledger).end_suspension("w2@h", "a b", worker="w2@h/b")
     assert _suspend(ledger, "w3@h")
-    assert [entry["event"] for entry in Views(ledger).journal()] == [
+    assert [entry["event"] for entry in ledger.read.journal()] == [
         *["endpoint_suspended"] * 4,
         "endpoint_resumed",
         "endpoint_suspended",

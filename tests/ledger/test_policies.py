@@ -12,8 +12,6 @@ from celery_poison import Quarantine, guarded
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.decisions import policies_of
-from celery_poison.ledger.views import Views
 from celery_poison.plugin import plugin_of
 
 
@@ -36,14 +34,12 @@ def app(redis_url: str) -> Celery:
 
 def test_EMS_9_every_change_raises_the_version_and_is_journalled(ledger: Ledger) -> None:
     assert policies.read(ledger, ledger.keys.policy)[:2] == (0, {})
-    first = policies_of(ledger).set("shop.convert", '{"max_crashes": 1}', 0, "ann", "set max_crashes=1: why")
+    first = ledger.rules.set("shop.convert", '{"max_crashes": 1}', 0, "ann", "set max_crashes=1: why")
     assert policies.read(ledger, ledger.keys.policy)[:2] == (first, {"shop.convert": b'{"max_crashes": 1}'})
-    second = policies_of(ledger).set("shop.convert", "", first, "bob", "unset everything")
+    second = ledger.rules.set("shop.convert", "", first, "bob", "unset everything")
     assert policies.read(ledger, ledger.keys.policy)[:2] == (second, {})
     assert policies.version(ledger, ledger.keys.policy) == second > first
-    told = [
-        (entry["event"], entry["task"], entry["actor"], entry["note"]) for entry in Views(ledger).journal()
-    ]
+    told = [(entry["event"], entry["task"], entry["actor"], entry["note"]) for entry in ledger.read.journal()]
     assert told == [
         ("policy_changed", "shop.convert", "ann", "set max_crashes=1: why"),
         ("policy_changed", "shop.convert", "bob", "unset everything"),
@@ -51,21 +47,21 @@ def test_EMS_9_every_change_raises_the_version_and_is_journalled(ledger: Ledger)
 
 
 def test_EMS_9_a_change_from_an_older_version_is_refused_and_changes_nothing(ledger: Ledger) -> None:
-    version = policies_of(ledger).set("*", '{"max_crashes": 1}', 0, "ann", "")
+    version = ledger.rules.set("*", '{"max_crashes": 1}', 0, "ann", "")
     for expected in (0, version - 1, version + 1):
         with pytest.raises(PolicyConflict, match=rf"the version is {version}, not {expected}"):
-            policies_of(ledger).set("*", '{"max_crashes": 2}', expected, "bob", "")
+            ledger.rules.set("*", '{"max_crashes": 2}', expected, "bob", "")
     assert policies.read(ledger, ledger.keys.policy)[:2] == (version, {"*": b'{"max_crashes": 1}'})
-    assert len(Views(ledger).journal()) == 1
+    assert len(ledger.read.journal()) == 1
 
 
 def test_EMS_9_a_version_that_redis_lost_is_not_given_out_again(ledger: Ledger) -> None:
-    lost = policies_of(ledger).set("*", '{"max_crashes": 1}', 0, "ann", "")
+    lost = ledger.rules.set("*", '{"max_crashes": 1}', 0, "ann", "")
     ledger.client.delete(ledger.keys.policy)
-    assert policies_of(ledger).set("*", '{"max_crashes": 2}', 0, "ann", "") >= lost > 10**12
+    assert ledger.rules.set("*", '{"max_crashes": 2}', 0, "ann", "") >= lost > 10**12
     ahead = 10**14
     ledger.client.hset(ledger.keys.policy, "version", ahead)
-    assert policies_of(ledger).set("*", '{"max_crashes": 3}', ahead, "ann", "") == ahead + 1
+    assert ledger.rules.set("*", '{"max_crashes": 3}', ahead, "ann", "") == ahead + 1
 
 
 @pytest.mark.parametrize("garbage", ["", "abc", "-3", "1e9"])
@@ -74,7 +70,7 @@ def test_EMS_9_garbage_for_a_version_counts_as_none_and_is_repaired_by_the_next_
 ) -> None:
     ledger.client.hset(ledger.keys.policy, "version", garbage)
     assert policies.version(ledger, ledger.keys.policy) == 0
-    version = policies_of(ledger).set("*", '{"max_crashes": 1}', 0, "ann", "")
+    version = ledger.rules.set("*", '{"max_crashes": 1}', 0, "ann", "")
     assert policies.version(ledger, ledger.keys.policy) == version > 0
 
 

@@ -13,9 +13,7 @@ from celery_poison.extensions.proposals.proposal import Proposal, ProposedRule, 
 from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.decisions import policies_of
 from celery_poison.ledger.scripts import Code
-from celery_poison.ledger.views import Views
 from celery_poison.rules.blocks import RuleKind, read_rules
 
 RULES = [ProposedRule(fingerprint=f"{n:016x}", task="shop.pdf", note="why", caught=n) for n in range(3)]
@@ -52,7 +50,7 @@ def _every_task(ledger: Ledger) -> Any:
 
 
 def _told(ledger: Ledger, event: str) -> list[tuple[str, str]]:
-    entries = Views(ledger).journal()
+    entries = ledger.read.journal()
     return [(entry["actor"], entry["note"]) for entry in entries if entry["event"] == event]
 
 
@@ -71,7 +69,7 @@ def test_NEW_7_a_proposal_puts_nothing_in_force_and_waits_for_a_person(ledger: L
 
 
 def test_NEW_7_a_person_applies_what_was_read_and_one_command_takes_all_of_it_back(ledger: Ledger) -> None:
-    policies_of(ledger).set("*", '{"max_failures":7}', 0, "eva", "")
+    ledger.rules.set("*", '{"max_failures":7}', 0, "eva", "")
     _, version = _publish(ledger, policy=POLICY)
     assert Proposals(ledger).apply(version, actor="ann", note="seen") == (3, 2)
     known = policies.version(ledger, ledger.keys.blocks), policies.version(ledger, ledger.keys.policy)
@@ -161,12 +159,12 @@ def test_what_a_person_said_no_to_is_remembered(ledger: Ledger) -> None:
 
 def test_a_persons_rule_and_policy_are_neither_replaced_nor_taken_back(ledger: Ledger) -> None:
     told = {"task": "shop.pdf", "actor": "eva", "note": "mine", "said": "mine"}
-    policies_of(ledger).block(RuleKind.FINGERPRINT, RULES[0].fingerprint, lasts_ms=0, **told)
+    ledger.rules.block(RuleKind.FINGERPRINT, RULES[0].fingerprint, lasts_ms=0, **told)
     _, version = _publish(ledger, policy=POLICY)
     assert Proposals(ledger).apply(version, actor="cron") == (2, 2)
     # Changed by a person after the pipeline did.
-    policies_of(ledger).block(RuleKind.FINGERPRINT, RULES[1].fingerprint, lasts_ms=0, **told)
-    policies_of(ledger).set("*", '{"max_crashes":3}', policies.version(ledger, ledger.keys.policy), "eva", "")
+    ledger.rules.block(RuleKind.FINGERPRINT, RULES[1].fingerprint, lasts_ms=0, **told)
+    ledger.rules.set("*", '{"max_crashes":3}', policies.version(ledger, ledger.keys.policy), "eva", "")
     assert Proposals(ledger).retract("ben") == (1, False)
     assert set(_in_force(ledger).values()) == {"eva"} and _every_task(ledger) == {"max_crashes": 3}
 

@@ -10,7 +10,6 @@ import redis
 
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Guilt, Phase, Start
 
 WORKER = "w1@host/0a1b"
@@ -28,7 +27,7 @@ def _start(token: str, worker: str = WORKER) -> Start:
 
 def _on_record(ledger: Ledger) -> dict[str, tuple[str, str]]:
     done: Any = ledger.client.hgetall(ledger.keys.done)
-    running = Views(ledger).running()
+    running = ledger.read.running()
     return {mid: (start.token, done.get(start.token.encode(), b"").decode()) for mid, start, _ in running}
 
 
@@ -71,7 +70,7 @@ def test_TP1_8_a_start_that_is_taken_back_stays_what_it_was(ledger: Ledger, phas
     ledger.client.hset(ledger.keys.running, "m", on_record.encode())
     unheard = on_record._replace(worker=WORKER + "r1", phase=Phase.RUNNING, pid=0, at_ms=0)
     ledger.messages.reclaim("m", unheard)  # nobody has heard that it began
-    ((_, found, _),) = Views(ledger).running()
+    ((_, found, _),) = ledger.read.running()
     assert found == on_record._replace(worker=WORKER + "r1")
 
 
@@ -113,10 +112,10 @@ def test_EMS_8_a_trial_that_is_taken_back_takes_its_doubt_along(
     messages.claim("m", b"", trial)
     for failure in (False, True, False):
         messages.interrupt("m", trial, cause="frozen", failure=failure, doubt=doubt, spoilt=spoilt)
-        history = Views(ledger).history("id")
+        history = ledger.read.history("id")
         assert (history.doubt, history.spoilt, history.failures) == (doubt, spoilt, failure)
         messages.reclaim("m", trial)
-        history = Views(ledger).history("id")
+        history = ledger.read.history("id")
         assert (history.crashes, history.doubt, history.spoilt, history.failures) == (1, 0, 0, 0)
 
 
@@ -131,7 +130,7 @@ def test_EMS_8_of_a_death_that_was_none_the_failures_of_a_waiting_retry_stay(led
     for _ in range(2):
         messages.survived("m", second.token, "id")
         assert _counted(ledger) == (0, 0, 1), "its own is taken back, once"
-        assert not Views(ledger).history("id").probation, "it has ended alive"
+        assert not ledger.read.history("id").probation, "it has ended alive"
     assert ledger.client.hget(ledger.keys.lineage("id"), "doubted") == b"0"
 
 
@@ -144,7 +143,7 @@ def test_EMS_8_a_start_whose_message_ended_for_a_retry_elsewhere_is_not_taken_ba
     ledger.client.hdel(ledger.keys.running, "m")
     with pytest.raises(StaleDelivery):
         messages.reclaim("m", first)
-    assert Views(ledger).history("id").strikes == 1, "a retry clears nothing"
+    assert ledger.read.history("id").strikes == 1, "a retry clears nothing"
 
 
 @pytest.mark.parametrize("guilt", Guilt)
@@ -159,7 +158,7 @@ def test_NEW_26_of_a_death_that_was_none_only_its_own_strike_goes_unless_the_run
     for _ in range(2):
         messages.survived("m", second.token, "id", guilt)
         assert _counted(ledger) == ((0, 0, 0) if guilt is Guilt.CLEARED else (1, 1, 0))
-        assert Views(ledger).history("id").candidate == (guilt is Guilt.KEPT), "a retry goes on under it"
+        assert ledger.read.history("id").candidate == (guilt is Guilt.KEPT), "a retry goes on under it"
 
 
 def test_NEW_26_what_never_ran_clears_nothing_and_what_is_convicted_of_nothing_goes(ledger: Ledger) -> None:
@@ -168,7 +167,7 @@ def test_NEW_26_what_never_ran_clears_nothing_and_what_is_convicted_of_nothing_g
     messages.crash("m", first, cause="signal:9", shared=False)
     messages.claim("m", b"", second)
     messages.acquit("m", second, Guilt.UNPROVEN, why="revoked")
-    assert _counted(ledger) == (1, 1, 0) and not Views(ledger).history("id").candidate
+    assert _counted(ledger) == (1, 1, 0) and not ledger.read.history("id").candidate
     third = _start("0a1b.2")
     messages.claim("m", b"", third)
     assert messages.acquit("m", third, Guilt.CLEARED), "who has strikes and no flag is cleared of them"
@@ -177,9 +176,9 @@ def test_NEW_26_what_never_ran_clears_nothing_and_what_is_convicted_of_nothing_g
     messages.rollback("m", third, cause="rejected")
     messages.claim("m", b"", fourth := _start("0a1b.3"))
     assert not messages.acquit("m", fourth, Guilt.UNPROVEN)
-    assert Views(ledger).lineage("id") is None, "nothing of it is worth keeping"
+    assert ledger.read.lineage("id") is None, "nothing of it is worth keeping"
 
 
 def _counted(ledger: Ledger) -> tuple[int, int, int]:
-    history = Views(ledger).history("id")
+    history = ledger.read.history("id")
     return history.crashes, history.strikes, history.failures

@@ -32,9 +32,7 @@ from celery_poison.errors import (
 from celery_poison.fleet.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.fleet import DeclaredDead, Silence
-from celery_poison.ledger.views import Views
 from celery_poison.model import Guilt, Start
 from celery_poison.states import Event, State
 from tests.ledger.grouping import hold_to_records
@@ -83,7 +81,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.client.flushdb()
         keys = Keys("model")
         self.ledgers = [Ledger(open_redis(self.url), keys) for _ in range(2)]
-        self.queries = Views(self.ledgers[0])
+        self.queries = self.ledgers[0].read
         self.tokens = itertools.count(1)
         self.books = {mid: Book() for mid in MIDS}
         self.events: Counter[str] = Counter()
@@ -210,14 +208,14 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger(which)
         if book.state is not State.NDLV:
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                decisions_of(ledger).decide(mid, "release", "ann")
+                ledger.decisions.decide(mid, "release", "ann")
             return
-        number = decisions_of(ledger).decide(mid, "release", "ann")
+        number = ledger.decisions.decide(mid, "release", "ann")
         with pytest.raises(PoisonError):
-            decisions_of(self.ledger(1 - which)).decide(mid, "fail", "bob")
-        decisions_of(self.ledger(1 - which)).undecide(mid, number + 1)
+            self.ledger(1 - which).decisions.decide(mid, "fail", "bob")
+        self.ledger(1 - which).decisions.undecide(mid, number + 1)
         for client in self.ledgers:
-            decisions_of(client).released(mid, f"id-{mid}", number, "ann", note)
+            client.decisions.released(mid, f"id-{mid}", number, "ann", note)
         book.releases += 1
         book.strikes = book.failures = 0
         book.candidate, book.probation, book.state = True, True, State.TBDL
@@ -229,9 +227,9 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger(which)
         if book.state is not State.NDLV:
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                decisions_of(ledger).give_up(mid, event, "ann", "")
+                ledger.decisions.give_up(mid, event, "ann", "")
             return
-        decisions_of(ledger).give_up(mid, event, "ann", "")
+        ledger.decisions.give_up(mid, event, "ann", "")
         book.state, book.resolution = State.FAIL, event.value
         self.events[event.value] += 1
 
@@ -241,9 +239,9 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger(which)
         if book.state is not State.FAIL or (book.resolution != "discarded" and not force):
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                decisions_of(ledger).restore(mid, "ann", "", force=force)
+                ledger.decisions.restore(mid, "ann", "", force=force)
             return
-        decisions_of(ledger).restore(mid, "ann", "", force=force)
+        ledger.decisions.restore(mid, "ann", "", force=force)
         book.state = State.NDLV
         self.events["restored"] += 1
 
@@ -253,9 +251,9 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = self.ledger(which)
         if book.state is not State.FAIL:
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                decisions_of(ledger).purge(mid, "ann", "")
+                ledger.decisions.purge(mid, "ann", "")
             return
-        decisions_of(ledger).purge(mid, "ann", "")
+        ledger.decisions.purge(mid, "ann", "")
         book.forget()
         self.events["purged"] += 1
 
@@ -266,23 +264,19 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger, copy = self.ledger(which), f"copy-{mid}"
         if book.state is not State.NDLV:
             with pytest.raises((IllegalTransition, MessageNotFound)):
-                decisions_of(ledger).edit(
-                    mid, "another", {"body": b"changed"}, actor="ann", note="", number=1
-                )
+                ledger.decisions.edit(mid, "another", {"body": b"changed"}, actor="ann", note="", number=1)
             return
-        number = decisions_of(ledger).decide(mid, "edit", "ann")
+        number = ledger.decisions.decide(mid, "edit", "ann")
         with pytest.raises(StaleDelivery):
-            decisions_of(ledger).edit(
-                mid, copy, {"body": b"changed"}, actor="ann", note="", number=number + 1
-            )
+            ledger.decisions.edit(mid, copy, {"body": b"changed"}, actor="ann", note="", number=number + 1)
         for client in self.ledgers:  # the answer to the first was lost on the way
-            decisions_of(client).edit(mid, copy, {"body": b"changed"}, actor="ann", note="", number=number)
+            client.decisions.edit(mid, copy, {"body": b"changed"}, actor="ann", note="", number=number)
         kept = self.queries.record(copy)
         assert kept is not None and kept.state == "NDLV" and kept.releases == book.releases
         assert (kept.crashes, kept.strikes, kept.failures) == (book.crashes, book.strikes, book.failures)
         hold_to_records(self.queries, ledger)
-        decisions_of(ledger).give_up(copy, Event.DISCARDED, "ann", "")
-        decisions_of(ledger).purge(copy, "ann", "")
+        ledger.decisions.give_up(copy, Event.DISCARDED, "ann", "")
+        ledger.decisions.purge(copy, "ann", "")
         self.events.update(["edited", "copied", "discarded", "purged"])
         book.state, book.resolution = State.FAIL, "edited"
 
@@ -353,7 +347,7 @@ def test_NEW_26_a_worker_that_dies_between_the_end_of_a_trial_and_its_acknowledg
     redis_url: str,
 ) -> None:
     ledger = Ledger(open_redis(redis_url), Keys("copy"))
-    queries = Views(ledger)
+    queries = ledger.read
     ledger.messages.claim("m1", b"", start_of("m1", "t1"))
     ledger.messages.crash("m1", start_of("m1", "t1"), cause="worker_lost", shared=True)
     ledger.messages.claim("m1", b"", start_of("m1", "t2", deliveries=2))
@@ -417,7 +411,7 @@ def test_SAP_7_of_two_operators_deciding_at_once_exactly_one_decides(ledgers: li
         mid = f"m{number}"
         ledgers[0].quarantine.store(mid, start_of(mid, "t1"), cause="x", reason="x", fields={"body": b"x"})
         seen = _race(
-            [lambda ledger=ledger: decisions_of(ledger).decide(mid, "release", "ann") for ledger in ledgers]  # noqa: B023
+            [lambda ledger=ledger: ledger.decisions.decide(mid, "release", "ann") for ledger in ledgers]  # noqa: B023
         )
         assert sum(isinstance(result, int) for result in seen) == 1
 
@@ -425,9 +419,9 @@ def test_SAP_7_of_two_operators_deciding_at_once_exactly_one_decides(ledgers: li
 def test_who_completes_a_release_for_its_operator_journals_actor_and_note(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
     ledger.quarantine.store("m", start_of("m", "t1"), cause="x", reason="x", fields={"body": b"x"})
-    number = decisions_of(ledger).decide("m", "release", "ann", "fixed in 1.2")
-    decisions_of(ledger).released("m", "m", number)
-    told = Views(ledger).journal()[-1]
+    number = ledger.decisions.decide("m", "release", "ann", "fixed in 1.2")
+    ledger.decisions.released("m", "m", number)
+    told = ledger.read.journal()[-1]
     assert (told["event"], told["actor"], told["note"]) == ("released", "ann", "fixed in 1.2")
 
 
@@ -436,13 +430,13 @@ def test_NEW_5_what_came_back_is_not_taken_out_by_the_late_end_of_its_release(le
     ledger, start = ledgers[0], start_of("m", "t1")
     keep = partial(ledger.quarantine.store, "m", cause="x", reason="x", fields={"body": b"x"})
     keep(start)
-    number = decisions_of(ledger).decide("m", "release", "ann")
-    decisions_of(ledger).released("m", start.id, number)
+    number = ledger.decisions.decide("m", "release", "ann")
+    ledger.decisions.released("m", start.id, number)
     keep(start._replace(token="t2"))
-    decisions_of(ledger).released("m", start.id, number, "ann")
-    assert [record.mid for record in Views(ledger).kept(State.NDLV)] == ["m"]
+    ledger.decisions.released("m", start.id, number, "ann")
+    assert [record.mid for record in ledger.read.kept(State.NDLV)] == ["m"]
     assert ledger.messages.look("m", start.id, 1000).release == 0, "and a copy of that release is no new one"
-    assert decisions_of(ledger).decide("m", "release", "ann") == number + 1
+    assert ledger.decisions.decide("m", "release", "ann") == number + 1
 
 
 def test_NEW_5_what_never_reached_a_task_is_under_no_suspicion_when_it_is_released(
@@ -451,10 +445,10 @@ def test_NEW_5_what_never_reached_a_task_is_under_no_suspicion_when_it_is_releas
     ledger, start = ledgers[0], start_of("m", "t1")
     fields = {"body": b"x", "unprocessable": 1}
     ledger.quarantine.store("m", start, cause="unknown_task", reason="x", fields=fields)
-    decisions_of(ledger).released("m", start.id, decisions_of(ledger).decide("m", "release", "ann"))
+    ledger.decisions.released("m", start.id, ledger.decisions.decide("m", "release", "ann"))
     state = ledger.messages.look("m", start.id, 1000)
     assert (state.history.candidate, state.history.probation, state.release) == (False, False, 1)
-    assert not [*Views(ledger).candidates()]
+    assert not [*ledger.read.candidates()]
     assert ledger.client.ttl(ledger.keys.lineage(start.id)) > 0, "no run of an unguarded task clears it"
 
 
@@ -470,8 +464,8 @@ def test_NEW_6_a_release_that_keeps_the_counts_goes_on_with_them_and_what_ends_a
     ledger.messages.claim("m", b"", start)
     ledger.messages.crash("m", start, cause="signal:9", shared=False)
     ledger.quarantine.store("m", start, cause="signal:9", reason="x", fields={"body": b"x"})
-    decisions_of(ledger).released("m", start.id, decisions_of(ledger).decide("m", "keep", "ann"))
-    history = Views(ledger).history(start.id)
+    ledger.decisions.released("m", start.id, ledger.decisions.decide("m", "keep", "ann"))
+    history = ledger.read.history(start.id)
     assert (history.strikes, history.failures, history.crashes) == (1, 3, 1)
     assert (history.old_strikes, history.old_failures, history.probation) == (1, 3, True)
     start = start._replace(token="t5")
@@ -480,7 +474,7 @@ def test_NEW_6_a_release_that_keeps_the_counts_goes_on_with_them_and_what_ends_a
     start = start._replace(token="t6")
     ledger.messages.claim("m", b"", start)
     ledger.messages.acquit("m", start, Guilt.KEPT)  # a retry
-    history = Views(ledger).history(start.id)
+    history = ledger.read.history(start.id)
     assert (history.strikes, history.old_strikes, history.probation) == (1, 1, True)
     assert (history.failures, history.old_failures) == (4, 3)
 
@@ -520,7 +514,7 @@ def test_EMS_4_a_monitor_that_lost_its_fence_buries_nobody(ledgers: list[Ledger]
     assert ledger.fleet.lead("new", 60_000) is not None
     with pytest.raises(PoisonError, match="took over"):
         ledger.fleet.declare_dead("silent", "i1", Silence.SILENT, 0, led[0])
-    assert "silent" in Views(ledger).leases()
+    assert "silent" in ledger.read.leases()
 
 
 def test_EMS_2_a_new_monitor_forgets_the_names_of_those_that_led_before(ledgers: list[Ledger]) -> None:
@@ -565,13 +559,13 @@ def test_EMS_8_settling_an_old_start_leaves_its_successor_alone(ledgers: list[Le
     ledger = ledgers[0]
     ledger.messages.claim("m1", b"", start_of("m1", "t2"))
     ledger.messages.clean_up([("m1", "t1")])
-    assert [mid for mid, _, _ in Views(ledger).running()] == ["m1"]
+    assert [mid for mid, _, _ in ledger.read.running()] == ["m1"]
 
 
 def test_NEW_2_a_start_that_was_taken_for_dead_and_ended_alive_has_its_strike_taken_back(
     ledgers: list[Ledger],
 ) -> None:
-    ledger, queries = ledgers[0], Views(ledgers[0])
+    ledger, queries = ledgers[0], ledgers[0].read
     start = start_of("m1", "t1")
     ledger.messages.claim("m1", b"", start)
     ledger.messages.crash("m1", start, cause="worker_lost", shared=True)
@@ -582,7 +576,7 @@ def test_NEW_2_a_start_that_was_taken_for_dead_and_ended_alive_has_its_strike_ta
 
 
 def test_NEW_2_while_another_delivery_is_under_way_only_the_flag_is_taken_back(ledgers: list[Ledger]) -> None:
-    ledger, queries = ledgers[0], Views(ledgers[0])
+    ledger, queries = ledgers[0], ledgers[0].read
     start = start_of("m1", "t1")
     ledger.messages.claim("m1", b"", start)
     ledger.messages.crash("m1", start, cause="worker_lost", shared=True)
@@ -594,7 +588,7 @@ def test_NEW_2_while_another_delivery_is_under_way_only_the_flag_is_taken_back(l
 
 
 def test_EMS_8_a_start_that_ends_after_its_message_ran_elsewhere_is_stale(ledgers: list[Ledger]) -> None:
-    ledger, queries = ledgers[0], Views(ledgers[0])
+    ledger, queries = ledgers[0], ledgers[0].read
     start = start_of("m1", "t1")
     with pytest.raises(StaleDelivery):
         ledger.messages.survived("m1", "t1", start.id, lost=start)
@@ -610,24 +604,24 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
 ) -> None:
     slow, quick = ledgers[:2]
     slow.quarantine.store("m1", start_of("m1", "t1"), cause="x", reason="x", fields={"body": b"x"})
-    first = decisions_of(slow).decide("m1", "release", "ann")
+    first = slow.decisions.decide("m1", "release", "ann")
     monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 0)
-    second = decisions_of(quick).decide("m1", "discard", "bob")
-    decisions_of(slow).undecide("m1", first)
+    second = quick.decisions.decide("m1", "discard", "bob")
+    slow.decisions.undecide("m1", first)
     monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 30_000)
     with pytest.raises(PoisonError, match="bob is deciding"):
-        decisions_of(slow).decide("m1", "release", "ann")
+        slow.decisions.decide("m1", "release", "ann")
     with pytest.raises(StaleDelivery):
-        decisions_of(slow).give_up("m1", Event.FAILED, "ann", "", first)
-    decisions_of(quick).give_up("m1", Event.DISCARDED, "bob", "", second)
+        slow.decisions.give_up("m1", Event.FAILED, "ann", "", first)
+    quick.decisions.give_up("m1", Event.DISCARDED, "bob", "", second)
     with pytest.raises(IllegalTransition):
-        decisions_of(slow).released("m1", "id-m1", first, "ann", "")
+        slow.decisions.released("m1", "id-m1", first, "ann", "")
 
 
 def test_EMS_8_a_monitor_notes_the_end_of_a_start_once_and_only_while_it_is_the_dead_worker_s(
     ledgers: list[Ledger],
 ) -> None:
-    ledger, queries = ledgers[0], Views(ledgers[0])
+    ledger, queries = ledgers[0], ledgers[0].read
     fence, _ = ledger.fleet.lead("w/1", 10_000) or (0, False)
     start = start_of("m1", "t1")
     with pytest.raises(StaleDelivery):

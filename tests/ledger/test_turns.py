@@ -10,7 +10,6 @@ from celery_poison.causes import Evidence
 from celery_poison.fleet.turns import whose_turn
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.views import Views
 from celery_poison.model import Start
 
 ALIVE_MS, AT = 60_000, 1_763_000_000.0
@@ -42,7 +41,7 @@ def _beats(ledger: Ledger, worker: str, room: int, queues: str = "q", **more: in
 
 
 def _turns(ledger: Ledger) -> list[str]:
-    suspects = dict(Views(ledger).parked_now())
+    suspects = dict(ledger.read.parked_now())
     return [mid for mid, _ in whose_turn(ledger, suspects, ALIVE_MS)]
 
 

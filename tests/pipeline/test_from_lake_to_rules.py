@@ -21,7 +21,6 @@ from celery_poison.cli import pipeline_publish as publish
 from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.decisions import policies_of
 from celery_poison.pipeline.replay import DEFAULTS, PolicyCost
 from celery_poison.pipeline.window import Window
 from celery_poison.rules.blocks import read_rules
@@ -125,7 +124,7 @@ def test_an_option_that_is_in_force_or_that_a_person_said_no_to_is_not_proposed(
     monkeypatch.setattr(commands, "replayed", lambda *_: ([], best, ["why"], DEFAULTS))
     options, lake = {**_options(redis_url), "least": 99}, cast(Any, None)
     with open_redis(redis_url) as client:
-        policies_of(Ledger(client, Keys())).set("*", '{"max_crashes": 1}', 0, "ann", "")
+        Ledger(client, Keys()).rules.set("*", '{"max_crashes": 1}', 0, "ann", "")
     publish.publish(None, lake, options)
     told = json.loads(capsys.readouterr().out)["proposal"]
     assert (told["rules"], told["policy"], told["reasons"]) == ([], {"max_failures": 2}, [AS_OF, "why"])

@@ -12,7 +12,6 @@ import pytest
 from celery_poison.broker.capture import Outgoing, captured
 from celery_poison.extensions.error_transactions.transactions import for_failed_send
 from celery_poison.extensions.outbox.packing import lane_of, pack
-from celery_poison.ledger.decisions import policies_of
 from celery_poison.rules.blocks import RuleKind
 from tests import sampled
 from tests.producer.kit import Shop
@@ -26,7 +25,7 @@ def shop(shop: Shop) -> Shop:
     shop.plugin.override({"poison_on_send_failed": "shop.alarm", "poison_outbox_auto_block": True})
     shop.app.conf.task_routes = {"shop.alarm": "alarms"}
     shop.hear(partial(for_failed_send, shop.app))
-    policies_of(shop.ledger).block(
+    shop.ledger.rules.block(
         RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     return shop
@@ -73,7 +72,7 @@ def test_TP1_3_a_send_whose_fate_is_uncertain_says_so(shop: Shop) -> None:
 def test_TP1_3_an_error_transaction_that_cannot_be_sent_starts_none(new_shop: Callable[..., Shop]) -> None:
     shop = new_shop(poison_on_send_failed="shop.pack")
     shop.hear(partial(for_failed_send, shop.app))
-    policies_of(shop.ledger).block(
+    shop.ledger.rules.block(
         RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     shop.task("pack").delay(7)
@@ -86,7 +85,7 @@ def test_TP1_3_an_error_transaction_that_cannot_be_sent_starts_none(new_shop: Ca
 def test_TP1_3_without_on_send_failed_nothing_is_started(new_shop: Callable[..., Shop]) -> None:
     shop = new_shop()
     shop.hear(partial(for_failed_send, shop.app))
-    policies_of(shop.ledger).block(
+    shop.ledger.rules.block(
         RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     shop.task("pack").delay(7)

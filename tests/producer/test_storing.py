@@ -15,7 +15,6 @@ from celery_poison import errors
 from celery_poison.extensions.outbox.lanes import Copy, SendingFailure
 from celery_poison.extensions.outbox.packing import unpack
 from celery_poison.headers import MARK, MID, OUTBOX, PARK, SENT
-from celery_poison.ledger.views import Views
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import wait_until
 from tests.harness.proxy import TcpProxy
@@ -73,11 +72,11 @@ def test_TP1_8_a_message_that_may_be_sent_twice_is_on_record_as_a_published_park
     shop.charge(1)
     lease, _ = shop.outbox.take(60_000, 10, trouble=False, notes=True)
     assert lease and [each.note for each in lease.messages] == [0]
-    ((mid, parked, _),) = Views(shop.ledger).parked()
+    ((mid, parked, _),) = shop.ledger.read.parked()
     assert (parked.state, parked.start.task, parked.start.queue) == ("published", "shop.charge", "celery")
     assert mid == unpack(lease.messages[0].packed).mid
     shop.outbox.sent(lease, [Copy(lease.messages[0].seq, mid)])
-    assert not [*Views(shop.ledger).parked()]
+    assert not [*shop.ledger.read.parked()]
 
 
 def test_TP1_1_only_one_relay_has_a_lane_at_a_time_and_a_later_one_fences_it(shop: Shop) -> None:

@@ -13,7 +13,6 @@ from celery_poison import signals
 from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.extensions.outbox.lanes import Lane
 from celery_poison.extensions.outbox.send_failures import Cause
-from celery_poison.ledger.decisions import policies_of
 from celery_poison.rules.blocks import RuleKind
 from celery_poison.testing import RedisServer
 from tests import sampled
@@ -82,7 +81,7 @@ def test_TP1_6_row_7_messages_of_a_blocked_task_wait_by_themselves_and_the_other
     shop: Shop, blocks: bool
 ) -> None:
     shop.plugin.override({"poison_outbox_auto_block": blocks})
-    policies_of(shop.ledger).block(
+    shop.ledger.rules.block(
         RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     for order in (1, 2):
@@ -98,7 +97,7 @@ def test_TP1_6_row_7_messages_of_a_blocked_task_wait_by_themselves_and_the_other
     shop.task("pack").delay(3)
     shop.relay()
     assert shop.queued() == [], "during the wait nothing of it is sent"
-    policies_of(shop.ledger).unblock(RuleKind.TASK, "shop.pack", actor="a", said="")
+    shop.ledger.rules.unblock(RuleKind.TASK, "shop.pack", actor="a", said="")
     if blocks:
         OutboxDesk(shop.plugin).unblock("celery", "shop.pack", actor="a")
     shop.relay()
@@ -174,7 +173,7 @@ def test_TP1_7_row_10_what_cannot_be_read_blocks_no_other_task(shop: Shop) -> No
 
 @MORE_BROKERS
 def test_TP1_5_of_tied_messages_the_others_go_on_and_the_failed_one_is_kept(shop: Shop) -> None:
-    policies_of(shop.ledger).block(
+    shop.ledger.rules.block(
         RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
     )
     with tied(shop):
@@ -185,7 +184,7 @@ def test_TP1_5_of_tied_messages_the_others_go_on_and_the_failed_one_is_kept(shop
     assert shop.queued() == [1, 3]
     assert shop.failed() == [2]
     assert [each.cause for each in shop.reports] == [Cause.TASK_BLOCKED]
-    policies_of(shop.ledger).unblock(RuleKind.TASK, "shop.pack", actor="a", said="")
+    shop.ledger.rules.unblock(RuleKind.TASK, "shop.pack", actor="a", said="")
     OutboxDesk(shop.plugin).retry(shop.reports[0].outbox_seq, actor="ann")
     shop.relay()
     assert (shop.queued(), shop.failed()) == ([2], [])

@@ -23,10 +23,10 @@ class Stub:
         self.now, self.changes, self.told, self.ended = 0.0, 0, list[str](), list[str]()
         self.asked: list[int] = []
         workers = [SimpleNamespace(alive=True, all_queues=["q"]) for _ in range(4)]
-        monkeypatch.setattr(module, "Queries", lambda ledger: SimpleNamespace(workers=lambda ms: workers))
         monkeypatch.setattr(module, "HoldPauses", lambda ledger: ledger)
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         ledger: Any = SimpleNamespace(
+            read=SimpleNamespace(workers=lambda ms: workers),
             suspend=lambda node, queue, *, most, **told: (self.asked.append(most), answer())[1],
             end_suspension=lambda node, queue, **told: self.ended.append(queue),
         )

@@ -13,7 +13,7 @@ from celery_poison.causes import Evidence
 from celery_poison.desk.search import Group
 from celery_poison.extensions.holds.pauses import Pause, Scope
 from celery_poison.extensions.notify.notifier import GROWTH, Notification, ReceiverState, Wording, due
-from celery_poison.ledger.views import GateRecord
+from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.model import MessageRecord
 from tests.docs.pages import rows, section, text, words
 

@@ -14,7 +14,6 @@ from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import identify
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Start
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
@@ -138,7 +137,7 @@ def test_NEW_9_two_hundred_redelivered_messages_cost_four_round_trips(site: Call
     here.background.start()
     wait_until(lambda: len(here.handled) == COUNT, timeout=60, what="all are let in")
     assert Counted.trips - before == 4 and not here.complaints
-    claimed = {mid for mid, _, _ in Views(here.ledger).running()}
+    claimed = {mid for mid, _, _ in here.ledger.read.running()}
     assert claimed == {f"m{number}" for number in range(COUNT)}
 
 
@@ -171,7 +170,7 @@ def test_NEW_9_a_claim_whose_answer_was_lost_does_not_stand_in_its_own_way(
     here.receive(1, redelivered=True)
     here.background.start()
     wait_until(lambda: here.handled, timeout=20, what="it waits for itself")
-    assert not lost and [mid for mid, _, _ in Views(here.ledger).running()] == ["m1"]
+    assert not lost and [mid for mid, _, _ in here.ledger.read.running()] == ["m1"]
 
 
 def test_NEW_9_an_error_nobody_foresaw_lets_no_message_in_unjudged(
@@ -183,7 +182,7 @@ def test_NEW_9_an_error_nobody_foresaw_lets_no_message_in_unjudged(
     here.receive(1, redelivered=True)
     here.background.start()
     wait_until(lambda: here.handled, timeout=60, what="it is judged again")
-    assert not errors and [mid for mid, _, _ in Views(here.ledger).running()] == ["m1"], "it is claimed"
+    assert not errors and [mid for mid, _, _ in here.ledger.read.running()] == ["m1"], "it is claimed"
 
 
 def test_EMS_8_a_delivery_that_lost_its_message_while_it_was_judged_is_judged_again(

@@ -11,7 +11,6 @@ from celery.exceptions import ChordError
 
 from celery_poison.broker.publish import Publisher
 from celery_poison.keep.stored_message import publish_release, stored_message
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.plugin import plugin_of
 from tests import PATIENCE
 from tests.worker.conftest import Crew
@@ -159,7 +158,7 @@ def test_NEW_6_a_message_released_with_its_counts_is_not_judged_by_them_and_one_
     crew.send("kill_child")
     with crew.worker():
         mid = _caught(crew)
-        number = decisions_of(plugin_of(crew.app).open_ledger()).decide(mid, "keep", "ann")
+        number = plugin_of(crew.app).open_ledger().decisions.decide(mid, "keep", "ann")
         raw, record = crew.quarantine.queries.message(mid), crew.quarantine.get(mid)
         with Publisher(crew.app) as publisher:
             # The operator died after that: the worker completes the release, and knows how it was meant.
@@ -177,7 +176,7 @@ def test_SAP_7_a_release_whose_operator_died_before_saying_so_is_completed_by_th
     with crew.worker():
         mid = _caught(crew)
         crew.marks.repair()
-        number = decisions_of(plugin_of(crew.app).open_ledger()).decide(mid, "release", "ann")
+        number = plugin_of(crew.app).open_ledger().decisions.decide(mid, "release", "ann")
         record = crew.quarantine.get(mid)
         with Publisher(crew.app) as publisher:
             publish_release(publisher, crew.quarantine.message(mid), record.queue, number)

@@ -8,7 +8,6 @@ from typing import Any
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.views import Views
 from celery_poison.model import Start
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup
 from celery_poison.worker.worker import GuardedWorker
@@ -46,5 +45,5 @@ def test_EMS_4_who_leaves_after_it_was_taken_for_dead_takes_back_what_is_held_ag
         worker = GuardedWorker.__new__(GuardedWorker)
         vars(worker).update(parts)
         worker.farewell()
-        assert not Views(ledger).candidate_ids()
+        assert not ledger.read.candidate_ids()
         assert not client.exists(ledger.keys.lineage("id"))

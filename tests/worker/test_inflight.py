@@ -10,7 +10,6 @@ import redis
 from celery.worker.state import reserved_requests
 
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Start
 from celery_poison.worker.inflight import MEMORY, InFlight
 from celery_poison.worker.rejoin import take_back_claims
@@ -118,4 +117,4 @@ def test_TP1_8_claims_of_a_lost_connection_are_taken_back_so_that_no_other_worke
         known.let_in("kept")
         known.went_to_pool("kept", object())
         take_back_claims(ledger, known.connection_lost(()))
-        assert {mid for mid, _, _ in Views(ledger).running()} == {"kept", "runs"}
+        assert {mid for mid, _, _ in ledger.read.running()} == {"kept", "runs"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.views import Views
 from celery_poison.model import Start
 from celery_poison.settings import Settings
 from celery_poison.worker.lease import Incarnation
@@ -23,7 +22,7 @@ def test_NEW_9_a_suspect_that_ended_while_its_worker_left_is_a_candidate_no_long
         )
         ledger.client.hset(ledger.keys.running, "m1", died.encode())
         ledger.messages.crash("m1", died, cause="signal:9", shared=True)
-        assert Views(ledger).candidate_ids() == {"suspect"}
+        assert ledger.read.candidate_ids() == {"suspect"}
         for mid, start in (("m1", ended), ("m2", ran)):
             ledger.client.hset(ledger.keys.running, mid, start.encode())
         ledger.client.hset(ledger.keys.done, ended.token, "D")
@@ -31,6 +30,6 @@ def test_NEW_9_a_suspect_that_ended_while_its_worker_left_is_a_candidate_no_long
         outcomes = on_site(Outcomes, me=me, settings=Settings(), ledger=ledger)
         outcomes.take_back_all()
 
-        assert Views(ledger).candidate_ids() == set()
-        (left,) = Views(ledger).running()
+        assert ledger.read.candidate_ids() == set()
+        (left,) = ledger.read.running()
         assert left[1].token == ended.token, "by it a copy is recognised"

@@ -23,7 +23,6 @@ from celery_poison.headers import MID, PARK, TRIAL
 from celery_poison.keep.stored_message import pack
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Guilt, Parked, Start, StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.worker.delivery import Delivery, facts_of, needs_care, note_delivery
@@ -68,7 +67,7 @@ class ParkingMachine(RuleBasedStateMachine):
         client = open_redis(self.url)
         client.flushdb()
         self.ledger = Ledger(client, Keys("model"))
-        self.queries = Views(self.ledger)
+        self.queries = self.ledger.read
         self.broker: list[Copy] = [Copy()]
         self.numbers, self.tokens = itertools.count(), itertools.count()
         self.workers = [self._born() for _ in range(3)]

@@ -16,7 +16,6 @@ from celery_poison.fleet.parking import Parking
 from celery_poison.keep.stored_message import original, pack
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.views import Views
 from celery_poison.model import Ended, Phase, Start
 from celery_poison.worker import inflight as settling
 from celery_poison.worker.inflight import Acknowledged, DeferredCleanup, InFlight
@@ -33,7 +32,7 @@ class Here:
     """One worker's memory, and the ledger that it shares with others."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.ledger, self.queries = ledger, Views(ledger)
+        self.ledger, self.queries = ledger, ledger.read
         self.me = Incarnation("w1@h")
         self.inflight, self.deferred_cleanup = InFlight(), DeferredCleanup(ledger)
         self.later: list[Callable[[], Any]] = []

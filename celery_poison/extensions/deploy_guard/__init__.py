@@ -18,7 +18,6 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.extension import Extension
 from celery_poison.extensions.deploy_guard.settings import DeployGuardSettings
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class DeployGuard(Extension):
         from celery_poison.extensions.holds.pauses import paused_versions
 
         pauses = paused_versions(ledger)
-        parked = Queries(ledger).parked_now() if pauses else ()
+        parked = ledger.read.parked_now() if pauses else ()
         waiting = Counter(each.start.task for _, each in parked)
         yield Panel(
             "deploys",

@@ -16,7 +16,6 @@ from celery_poison.extensions.deploy_guard.version_record import VersionRecord
 from celery_poison.extensions.holds.pauses import Pause, paused_versions
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet_model import WorkerRecord
-from celery_poison.ledger.queries import Queries
 
 logger = get_logger("celery_poison")
 
@@ -41,7 +40,7 @@ class FirstRunsWatch:
 
     def __init__(self, ledger: Ledger, activation: float, patience: float) -> None:
         self._ledger = ledger
-        self._queries = Queries(ledger)
+        self._queries = ledger.read
         self._activation_ms, self._patience = int(activation * 1000), patience
         #: When the next parked message of a task may be let go; by task.
         self._next: dict[str, float] = {}

@@ -37,7 +37,6 @@ from celery_poison.extensions.holds.suspension import (
     after_run,
     most_suspended,
 )
-from celery_poison.ledger.queries import Queries
 from celery_poison.worker.site import Site
 
 logger = get_logger("celery_poison")
@@ -126,7 +125,7 @@ class Endpoints:
 
     def _suspend(self, queue: str, reason: str) -> None:
         settings = self.site.settings
-        workers = Queries(self.site.ledger).workers(int(settings.activation_interval * 1000))
+        workers = self.site.ledger.read.workers(int(settings.activation_interval * 1000))
         consumers = sum(queue in worker.all_queues for worker in workers if worker.alive)
         granted = HoldPauses(self.site.ledger).suspend(
             self.site.me.node,

@@ -12,7 +12,6 @@ from celery_poison.desk.queues import Unread, waiting_in
 from celery_poison.extensions.holds.pauses import Pause, Scope
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet_model import consumed_queues
-from celery_poison.ledger.queries import Queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def find_unconsumed(host: Any, ledger: Ledger, pauses: Iterable[Pause]) -> tuple
     paused = {pause.name: pause for pause in pauses if pause.scope in (Scope.QUEUE, Scope.ENDPOINT)}
     if not paused:
         return [], []
-    consumed = consumed_queues(Queries(ledger).workers(int(host.settings.activation_interval * 1000)))
+    consumed = consumed_queues(ledger.read.workers(int(host.settings.activation_interval * 1000)))
     idle = {name: pause for name, pause in paused.items() if name not in consumed}
     try:
         waiting = waiting_in(host.app, idle)

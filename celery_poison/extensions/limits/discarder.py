@@ -18,7 +18,6 @@ from celery_poison.keep.arguments import arguments
 from celery_poison.keep.room import ACTOR
 from celery_poison.keep.stored_message import identity_of, original, stored_fields
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.decisions import decisions_of
 from celery_poison.ledger.scripts import Code
 from celery_poison.plugin import plugin_of
 
@@ -75,14 +74,14 @@ class Discarder:
         if done is Code.OK:
             with suppress(*OVERTAKEN):  # another publisher removed it
                 mid = identity_of(each.message).mid
-                decisions_of(ledger).purge(mid, ACTOR, "a worker had received it already", number=0)
+                ledger.decisions.purge(mid, ACTOR, "a worker had received it already", number=0)
         return False
 
     def _record(self, ledger: Ledger, message: Any, queue: str, list: str = "", payload: Any = "") -> Code:
         """Put a message on record as given up; see ``DecisionTransitions.discard_old``."""
         identity, kept = identity_of(message), original(message)
         shown = arguments(self._app, self._plugin.settings.redact, identity.task, kept)
-        return decisions_of(ledger).discard_old(
+        return ledger.decisions.discard_old(
             identity.mid,
             id=identity.id,
             task=identity.task,

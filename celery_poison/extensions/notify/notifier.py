@@ -31,7 +31,7 @@ from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.extensions.notify.settings import NotifySettings, receivers_of
 from celery_poison.fleet.aside import Aside
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.views import GateRecord, Views
+from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import Plugin
 from celery_poison.settings import Settings
@@ -239,8 +239,8 @@ class Notifier:
         self._ledger, self._notes = ledger, Notes(ledger)
         #: Tasks that are paused for a version, each by what is noted about it.
         self._pauses: dict[str, Pause] = {}
-        self._queries = Views(ledger)
-        self._finder = Finder(ledger, self._queries)
+        self._queries = ledger.read
+        self._finder = Finder(ledger)
         self._wording = Wording(app.main or "celery", settings.namespace)
         self._announce = announce
         own = settings.of(NotifySettings)

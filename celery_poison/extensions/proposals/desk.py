@@ -8,7 +8,6 @@ from celery import Celery
 
 from celery_poison.desk.owner import check_owner, default_actor
 from celery_poison.extensions.proposals.proposals import Proposals
-from celery_poison.ledger.views import Views
 from celery_poison.plugin import plugin_of
 
 
@@ -39,7 +38,7 @@ class ProposalDesk:
         Raises:
             ProposalRefused: it is over, or decided already, or there is a newer one.
         """
-        check_owner(self._app, Views(self._ledger))
+        check_owner(self._app, self._ledger.read)
         actor = actor or default_actor()
         done = Proposals(self._ledger).apply(version, actor=actor, note=note, rules_only=rules_only)
         return Applied(version, *done)
@@ -50,5 +49,5 @@ class ProposalDesk:
         Raises:
             ProposalRefused: as :meth:`apply`.
         """
-        check_owner(self._app, Views(self._ledger))
+        check_owner(self._app, self._ledger.read)
         Proposals(self._ledger).dismiss(version, actor=actor or default_actor(), note=note)

@@ -22,7 +22,6 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.extension import Around, Extension
 from celery_poison.extensions.telling.owed_notices import cross_off, owe, owed
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.policy import Policy
 
@@ -81,7 +80,7 @@ class Telling(Extension):
         from celery_poison.desk.failing import ResultRefused
         from celery_poison.extensions.telling.teller import call_for
 
-        queries = Queries(ledger)
+        queries = ledger.read
         record, kept = queries.record(mid), queries.message(mid)
         if record is not None and kept and not record.told:
             try:

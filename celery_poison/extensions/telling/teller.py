@@ -23,8 +23,6 @@ from celery_poison.errors import (
     StaleDelivery,
 )
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.decisions import decisions_of
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
@@ -70,7 +68,7 @@ def tell_caller(app: Celery, mid: str) -> None:
     """
     ledger = plugin_of(app).open_ledger()
     try:
-        queries = Queries(ledger)
+        queries = ledger.read
         record, kept = queries.record(mid), queries.message(mid)
         if record is None or not kept or record.state != State.NDLV or record.told:
             return
@@ -79,7 +77,7 @@ def tell_caller(app: Celery, mid: str) -> None:
             logger.error("celery_poison: the caller of %s waits for a person's decision", clean(record.id))
             return
         try:
-            number = decisions_of(ledger).decide(mid, "tell", ACTOR)
+            number = ledger.decisions.decide(mid, "tell", ACTOR)
         except (IllegalTransition, MessageNotFound):
             return  # a person was faster
         _tell(app, ledger, record, kept, number)
@@ -96,7 +94,7 @@ def _tell(app: Celery, ledger: Ledger, record: MessageRecord, kept: Mapping[str,
     except IllegalTransition as refused:  # its result is SUCCESS
         logger.warning("celery_poison: the caller of %s gets no failure: %s", record.id, refused)
     except BaseException:
-        decisions_of(ledger).undecide(record.mid, number)
+        ledger.decisions.undecide(record.mid, number)
         raise
     else:
         try:

@@ -1,4 +1,4 @@
-"""What workers and monitors read of the ledger, which changes nothing: messages, workers, incidents."""
+"""Reading workers, incidents, the fleet gate and the monitor, which changes nothing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from celery_poison.basics.text import decoded
 from celery_poison.causes import Evidence
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.fleet_model import Incident, WorkerRecord
+from celery_poison.ledger.fleet_model import GateRecord, Incident, WorkerRecord
 from celery_poison.ledger.keys import life_of
-from celery_poison.ledger.messages_read import Messages
 from celery_poison.ledger.rows import Reader, as_text, seconds, strings
 from celery_poison.portrait import Portrait
 
 
-class _Fleet(Reader):
+class FleetReader(Reader):
     """Reads workers and incidents."""
 
     def workers(self, activation_ms: int) -> list[WorkerRecord]:
@@ -118,15 +117,40 @@ class _Fleet(Reader):
             least = self.now_ms() - 1000 * seconds
             return int(self._client.zcount(self._keys.incidents, least, "+inf"))
 
+    def declared_dead(self, limit: int = 1000) -> dict[str, int]:
+        """Return the newest workers that ended or were declared dead, and when, in ms of Redis' clock."""
+        with clear_errors("reading who is gone"):
+            raw: Any = self._client.zrange(self._keys.buried, 0, limit - 1, desc=True, withscores=True)
+        return {decoded(worker): moment(at) for worker, at in raw}
 
-class Queries(Messages, _Fleet):
-    """Typed views of one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
+    def monitor(self) -> str:
+        """Return the incarnation that holds the monitor's lock, or the empty string."""
+        with clear_errors("reading the monitor"):
+            raw: Any = self._client.get(self._keys.monitor)
+        return decoded(raw) if raw else ""
 
-    def journal_age(self) -> float:
-        """Return for how many seconds the journal has been written; 0 when it is empty."""
-        with clear_errors("reading the journal"):
-            oldest: Any = self._client.xrange(self._keys.journal, count=1)
-        return (self.now_ms() - int(oldest[0][0].partition(b"-")[0])) / 1000 if oldest else 0.0
+    def incidents(self, limit: int = 100) -> list[Incident]:
+        """Return the newest incidents first."""
+        with clear_errors("reading incidents"):
+            ids: Any = self._client.zrevrange(self._keys.incidents, 0, limit - 1)
+        found = (self.incident(decoded(id)) for id in ids)
+        return [incident for incident in found if incident]
+
+    def gate(self) -> GateRecord:
+        """Return how the fleet gate stands."""
+        with clear_errors("reading the fleet gate"):
+            raw: Any = self._client.hgetall(self._keys.gate)
+        gate, now = as_text(raw), self.now_ms() / 1000 if raw else 0.0
+        until = seconds(gate.get("until"))
+        return GateRecord(
+            closed=until is not None and until > now,
+            closed_at=seconds(gate.get("closed_at")),
+            until=until,
+            deaths=whole(gate.get("deaths")),
+            fleet=whole(gate.get("fleet")),
+            lifted_at=seconds(gate.get("lifted_at")),
+            lifted_by=gate.get("lifted_by", ""),
+        )
 
 
 def _names(joined: str) -> tuple[str, ...]:
