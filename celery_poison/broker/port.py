@@ -108,6 +108,18 @@ class HeldMessage(NamedTuple):
     read: Callable[[], tuple[str, str] | None]
 
 
+class Heard(NamedTuple):
+    """What a channel has heard of its broker.
+
+    Attributes:
+        at: when it was last answered, or received a message, by the monotonic clock; 0 before the first.
+        is_full: it receives no more before something is acknowledged.
+    """
+
+    at: float
+    is_full: bool
+
+
 class ReceivingProcess(NamedTuple):
     """What a guarded transport asks of the process that receives by it.
 
@@ -179,6 +191,14 @@ class Broker:
         What came before has ``redelivered`` in its ``delivery_info``, whatever the broker calls it.
         """
         return transport
+
+    def last_heard(self, channel: Any) -> Heard | None:
+        """Return when a channel of ours heard of its broker; None for one of kombu's own. From any thread."""
+        at = getattr(channel, "heard_at", None)
+        return None if at is None else Heard(at, channel.is_full)
+
+    def finish_poll(self, channel: Any, patience: float) -> None:
+        """Receive what was asked for already, if it comes within so many seconds; nothing where none asks."""
 
     # --- putting back ---------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from celery_poison.basics.forking import no_fork, real_thread_starter
 from celery_poison.basics.parts import Hold, Service
 from celery_poison.basics.procfs import MemoryGroup
 from celery_poison.basics.pulse import ALIVE
+from celery_poison.broker.kinds import broker_of
 from celery_poison.cells.pool import Cells
 from celery_poison.cells.trial import PoolFacts
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
@@ -166,10 +167,10 @@ class WorkerFacts:
         consumer, now = self._loop.consumer, time.monotonic()
         channel = getattr(getattr(consumer, "task_consumer", None), "channel", None)
         if channel is not None:
-            if not hasattr(channel, "heard_at"):
+            if (heard := broker_of(channel).last_heard(channel)) is None:
                 return ""
-            is_busy = channel.is_full or len(active_requests) >= self._slots
-            self._heard_at = max(self._heard_at, now if is_busy else channel.heard_at)
+            is_busy = heard.is_full or len(active_requests) >= self._slots
+            self._heard_at = max(self._heard_at, now if is_busy else heard.at)
         return int((now - self._heard_at) * 1000)
 
     def _vitals(self) -> str:

@@ -13,6 +13,7 @@ from celery.worker.request import Request
 from celery.worker.state import reserved_requests
 
 from celery_poison.broker.books import Books
+from celery_poison.broker.kinds import broker_of
 from celery_poison.broker.tags import number_of
 from celery_poison.worker.inflight import InFlight, unchanged
 
@@ -58,8 +59,8 @@ class Leaving:
         # The oldest last: it is first in line then. RabbitMQ's tags are numbers, ours on Redis end with one.
         waiting.sort(key=lambda request: number_of(f"-{request.message.delivery_tag}"), reverse=True)
         with self._books.together():
-            if finish_poll := getattr(consumer.task_consumer.channel, "finish_poll", None):
-                finish_poll(PATIENCE)  # it would get one of them, and never look at it
+            channel = consumer.task_consumer.channel
+            broker_of(channel).finish_poll(channel, PATIENCE)  # it would get one, and never look at it
             number = sum(_put_back(request) for request in waiting)
         if number:
             logger.info("celery_poison: messages that had not begun are back in their queues: %s", number)

@@ -73,6 +73,10 @@ class RedisBroker(Broker):
         channel = type("OwnedChannel", (OwnedChannel, theirs), {"books": books, **asked, **kinds})
         return type("Transport", (transport,), {"Channel": channel, "arrival": None})
 
+    def finish_poll(self, channel: Any, patience: float) -> None:
+        if isinstance(channel, OwnedChannel):
+            channel.finish_poll(patience)
+
     # --- putting back ---------------------------------------------------------------------------
 
     def owners(self, connection: Any) -> set[str]:
