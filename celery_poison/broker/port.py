@@ -183,6 +183,10 @@ class Broker:
         """Return the queues whose delayed messages fill a worker: what is behind them waits as long."""
         return []
 
+    def has_fixed_prefetch(self, app: Celery, connection: Any) -> bool:
+        """Whether what a worker prefetches cannot grow: what waits in it takes the place of others."""
+        return False
+
     # --- receiving ------------------------------------------------------------------------------
 
     def guard(self, transport: Any, process: ReceivingProcess) -> Any:

@@ -153,7 +153,7 @@ def _message_lines(seen: Overview) -> Iterator[tuple[str, str]]:
         ("given up", seen.failed, messages(seen.failed)),
         ("candidates", seen.candidates, _suspects_line(seen)),
         ("running", seen.running, messages(seen.running)),
-        ("parked", seen.parked, f"{messages(seen.parked)} that wait for an earlier run to end"),
+        ("parked", seen.parked, f"{messages(seen.parked)} that wait in the ledger"),
         ("stuck", stuck.total, f"no worker works on {messages(stuck.total)}: {', '.join(kinds)}"),
         ("blocked", seen.blocked, count_of(seen.blocked, "rule")),
     )

@@ -189,12 +189,15 @@ class _Search:
         """Yield the parked messages that nothing is in the way of."""
         waiting = list(islice(self._queries.parked_now(), STUCK_LOOKED_AT))
         starts = self._queries.starts([mid for mid, _ in waiting])
-        for (_, (_, number, copy)), start in zip(waiting, starts, strict=True):
+        _, times = self._queries.awaited_by(mid for mid, _ in waiting)
+        for (mid, (_, number, copy)), start in zip(waiting, starts, strict=True):
             if any(stays("", copy.task) for stays in self._kept_waiting):
                 continue
             owner = self._owner_of(start)
             earlier = None if owner.lives else self._queries.lineage(copy.id)
-            age = self._age(owner, number / 1000, earlier.last_seen if earlier else None)
+            age = self._age(
+                owner, max(number, times.get(mid, 0)) / 1000, earlier.last_seen if earlier else None
+            )
             # Until a worker has a cell for it, it is a suspect that is not stuck.
             waits = copy.alone > 0 and self._has_cells and copy.queue in self._consumed
             kind, lives = (StuckKind.CANDIDATE, True) if waits else (StuckKind.PARKED, owner.lives)

@@ -34,7 +34,10 @@ REMEMBER_PUBLISHED_MS = 7 * REMEMBER_MS
 
 
 class Parking:
-    """Publishes parked messages whose earlier start came to grief (TP1-8), or whose key is free (NEW-12)."""
+    """Publishes parked messages again.
+
+    Those whose earlier start came to grief (TP1-8), whose key is free (NEW-12), or which are due (NEW-30).
+    """
 
     def __init__(self, app: Celery, ledger: Ledger, settings: Settings) -> None:
         self._app = app
@@ -80,7 +83,11 @@ class Parking:
             waiting = {mid: each for mid, each in waiting.items() if not stays("", each.start.task)}
         # Most of them wait for what runs: that much is known of many at once.
         waiting_still = self._queries.under_way(waiting)
-        if awaited := self._queries.awaited_by(mid for mid in waiting if mid not in waiting_still):
+        awaited, times = self._queries.awaited_by(mid for mid in waiting if mid not in waiting_still)
+        if times:
+            now = self._queries.now_ms()
+            waiting_still |= {mid for mid, due in times.items() if due > now}
+        if awaited:
             hooks = plugin.extensions.still_awaited
             waiting_still |= {*gather(hooks, plugin.complain, self._ledger, awaited)}
         free = {mid: parked for mid, parked in waiting.items() if mid not in waiting_still}

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
+from celery_poison.basics.numbers import is_whole
 from celery_poison.basics.text import decoded
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.rows import PAGE, Reader, Row, as_text, batches
@@ -91,10 +92,11 @@ class Messages(Reader):
             if parked is not None and parked.state is ParkingState.WAITING:
                 yield mid, parked
 
-    def awaited_by(self, mids: Iterable[str]) -> dict[str, str]:
-        """Return for whose idempotency keys parked messages wait, by mid: those that wait for one."""
-        rows = self._fields(self._keys.awaited, mids)
-        return {mid: decoded(effect) for mid, effect in rows if effect}
+    def awaited_by(self, mids: Iterable[str]) -> tuple[dict[str, str], dict[str, int]]:
+        """Return what parked messages wait for, by mid: idempotency keys, and times in ms of Redis' clock."""
+        found = {mid: decoded(what) for mid, what in self._fields(self._keys.awaited, mids) if what}
+        times = {mid: int(what) for mid, what in found.items() if is_whole(what)}
+        return {mid: what for mid, what in found.items() if mid not in times}, times
 
     def parcel(self, mid: str) -> bytes | None:
         """Return the packed original of a message that is parked."""

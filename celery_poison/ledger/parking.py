@@ -23,8 +23,9 @@ class ParkingTransitions(LedgerPart):
         number: int,
         parcel: bytes,
         limit_bytes: int | None = None,
+        pause: float = 0.0,
     ) -> bool:
-        """Keep a copy that may not run now; when this returns True it may be acknowledged (TP1-8).
+        """Keep a message that may not run now; when this returns True it may be acknowledged (TP1-8).
 
         Args:
             seen: the raw start that stands in its way, empty if none does and it goes to the trial queue;
@@ -32,11 +33,13 @@ class ParkingTransitions(LedgerPart):
             number: of the parking that published this copy, 0 for none.
             parcel: the original message, packed.
             limit_bytes: of what is parked; None: any number.
+            pause: seconds for which it stays at least, since its run put it back.
 
         Raises:
             LedgerFull: ``limit_bytes`` is reached.
         """
         words: dict[str, Any] = {"number": number, "parcel": parcel, "limit_bytes": limit_bytes}
+        words["pause_ms"] = int(pause * 1000)
         reply = self._scripts.call("park", mid=mid, seen=seen, start=start, **words)
         if reply[0] is Code.HELD:
             raise LedgerFull(_FULL)

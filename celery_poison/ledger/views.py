@@ -34,7 +34,7 @@ _LATELY, _LAST, _SLOT = "lately", "lately last", 300
 #: Candidates that are read before more than these are asked for.
 _FIRST_FLAGGED = 20_000
 _BEHIND = "parked until its earlier start ends, or its task is resumed"
-_FOR_TRIAL = "parked on its way to its trial"
+_FOR_TRIAL, _UNTIL_DUE = "parked on its way to its trial", "put back, and parked until "
 #: Entries of an index that are read at first in one exchange with Redis.
 _INDEX_FIRST = 256
 #: Keys that are looked at for other namespaces, and at once.
@@ -58,11 +58,14 @@ class Views(Messages, FleetReader, Groups):
     """Reads one ledger: its ``read``. Every method raises ``LedgerUnavailable`` when Redis is away."""
 
     def waiting(self) -> Iterator[MessageRecord]:
-        """Yield what is parked until an earlier start ends (TBDL)."""
-        for mid, parked in self.parked_now():
-            why = _FOR_TRIAL if parked.start.alone else _BEHIND
-            fields = {"last_seen": str(parked.number), "reason": why}
-            yield MessageRecord.from_hash({**described(mid, parked.start, {}), **fields}, State.TBDL)
+        """Yield what is parked (TBDL)."""
+        for page in batches(self.parked_now()):
+            _, times = self.awaited_by(mid for mid, _ in page)
+            for mid, parked in page:
+                why = _FOR_TRIAL if parked.start.alone else _BEHIND
+                why = _UNTIL_DUE + when(times[mid] / 1000) if mid in times else why
+                fields = {"last_seen": str(parked.number), "reason": why}
+                yield MessageRecord.from_hash({**described(mid, parked.start, {}), **fields}, State.TBDL)
 
     def kept(self, state: State, since: float = 0.0, until: float | None = None) -> Iterator[MessageRecord]:
         """Yield the records of messages in quarantine (NDLV) or given up (FAIL), newest first.

@@ -41,6 +41,15 @@ class Delays:
         return bool(names)
 
 
+def can_lend(consumer: Any) -> bool:
+    """Whether others may use the prefetch credit of a message that waits here, now that it is connected."""
+    try:
+        return not broker_of(consumer.connection).has_fixed_prefetch(consumer.app, consumer.connection)
+    except Exception:  # as above
+        logger.debug("celery_poison: cannot tell whether the prefetch can grow", exc_info=True)
+        return True
+
+
 def fills(consumer: Any) -> tuple[int, int]:
     """Return how many messages wait for their time here, and from how many queues it takes no more for that.
 

@@ -21,7 +21,7 @@ from celery_poison.basics.text import clean
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict, not_rerun, stays_away
-from celery_poison.errors import LedgerFull, StaleDelivery
+from celery_poison.errors import LedgerFull, LedgerUnavailable, StaleDelivery
 from celery_poison.headers import known_as
 from celery_poison.keep.stored_message import original, pack
 from celery_poison.ledger.messages import RecordedEnd
@@ -44,6 +44,8 @@ logger = get_logger("celery_poison")
 
 #: Seconds between two looks at what must be judged first.
 PAUSE = 0.25
+#: Seconds for which a message that goes back later is kept here at most, where it takes the place of others.
+PARK_AFTER = 2.0
 #: What the journal has of a message that was let in and acknowledged without running.
 NEVER_RAN = "revoked, expired or rejected before it ran"
 
@@ -161,8 +163,31 @@ class Outcomes:
         return stays_away(case.what.settlement, case.what.cause, rerun=rerun, begun=case.start.has_begun)
 
     def _put_back_after(self, case: Case, seconds: float) -> None:
+        if seconds > PARK_AFTER and not self.site.loop.can_lend and self._is_parked_for(case, seconds):
+            return
         put_back = partial(case.request.put_back_now, failed=case.what.settlement is Settlement.ROLL_BACK)
         self._pauses.keep(seconds, partial(self._tell, case, put_back))
+
+    def _is_parked_for(self, case: Case, seconds: float) -> bool:
+        """Keep the original in the ledger until it is due (NEW-30); False where it has to stay here."""
+        request, park = case.request, self.site.ledger.parking.park
+        number = request.poison.park if request.poison is not None else 0
+        parcel, limit = pack(original(request.message)), most_parked(self.site)
+        words: dict[str, Any] = {"parcel": parcel, "limit_bytes": limit, "pause": seconds}
+        try:
+            if not park(request.mid, b"", case.start, number=number, **words):
+                return False
+        except (LedgerFull, LedgerUnavailable) as error:
+            logger.debug("celery_poison: %s waits in its worker: %s", request.humaninfo(), error)
+            return False
+        self._has_moved(case)
+        return True
+
+    def _has_moved(self, case: Case) -> None:
+        """Acknowledge what the ledger keeps."""
+        if isinstance(case.request.message, Sealed):
+            case.request.message.has_moved()
+        self._tell(case, case.request.acknowledge_now)
 
     def _try_again(self, case: Case, crashes: int) -> None:
         self.site.announce.candidate(case.start.id, case.start.task, case.what.cause, crashes)
@@ -180,9 +205,7 @@ class Outcomes:
         except StaleDelivery:
             self._tell(case, request.put_back_now)
         else:
-            if isinstance(request.message, Sealed):
-                request.message.has_moved()
-            self._tell(case, request.acknowledge_now)
+            self._has_moved(case)
 
     def _park(self, case: Case) -> None:
         """Keep the original until it can run, and acknowledge it."""
@@ -198,9 +221,7 @@ class Outcomes:
             return self._tell(case, request.put_back_now)
         why = "its idempotency key" if case.error is not None else "a free cell"
         logger.info("celery_poison: %s waits for %s", request.humaninfo(), why)
-        if isinstance(request.message, Sealed):
-            request.message.has_moved()
-        self._tell(case, request.acknowledge_now)
+        self._has_moved(case)
 
     def _tell(self, case: Case, call: Callable[[], Any]) -> None:
         """End the wait for a decision, on the event loop."""

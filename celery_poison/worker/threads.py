@@ -43,6 +43,7 @@ class EventLoop:
         clock: when the loop last turned.
         handed: the request that it gives to the pool at this moment.
         is_filled_by_delays: messages that wait for their time take the places of others.
+        can_lend: others may use the prefetch credit of what waits here.
     """
 
     handed: Any = None
@@ -56,7 +57,7 @@ class EventLoop:
         self.consumer: Any = None
         self.epoch = 0
         self.clock = LoopClock()
-        self.is_filled_by_delays = False
+        self.is_filled_by_delays, self.can_lend = False, True
 
     def start_afresh(self, reason: str) -> None:
         """Leave the broker and come back (on the event loop)."""

@@ -31,7 +31,7 @@ from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Complaints, greet
 from celery_poison.worker.blocklist import Checker, Fingerprints
 from celery_poison.worker.broadcasts import Broadcasts
-from celery_poison.worker.delays import Delays
+from celery_poison.worker.delays import Delays, can_lend
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.health import Health, Refresher
@@ -358,6 +358,7 @@ class GuardedWorker:
         """It is connected to its broker, perhaps anew."""
         self.broadcasts.say(consumer.app.amqp.queues.consume_from.values())
         self.loop.is_filled_by_delays = self._delays.say(consumer)
+        self.loop.can_lend = can_lend(consumer)
         self._background.do(partial(self._health.note_broker, self._ledger), lambda: False)
 
     def begin_rounds(self) -> None:

@@ -89,8 +89,8 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
         if here().repaired:
             return list(self.request.poison[:6])
         match what:
-            case "rollback-once" | "later-once" if self.request.poison.failures == 0:
-                self.rollback("not now", countdown=3 if what == "later-once" else 0)
+            case "rollback-once" | "later-once" | "much-later-once" if self.request.poison.failures == 0:
+                self.rollback("not now", countdown={"later-once": 3, "much-later-once": 12}.get(what, 0))
             case "rollback":
                 self.rollback("not now")
             case "reject":

@@ -12,7 +12,7 @@ from celery import Celery
 from celery_poison.basics.parts import Finding
 from celery_poison.broker.amqp import checks
 from celery_poison.broker.amqp.channel import AmqpConnection
-from celery_poison.broker.amqp.versions import filled_by_delays
+from celery_poison.broker.amqp.versions import filled_by_delays, has_fixed_prefetch
 from celery_poison.broker.bounds import ANSWER_TIMEOUT
 from celery_poison.broker.envelope import without_notes
 from celery_poison.broker.port import (
@@ -46,6 +46,9 @@ class AmqpBroker(Broker):
 
     def filled_by_delays(self, app: Celery, connection: Any) -> list[str]:
         return filled_by_delays(app, connection)
+
+    def has_fixed_prefetch(self, app: Celery, connection: Any) -> bool:
+        return has_fixed_prefetch(app, connection)
 
     def guard(self, transport: Any, process: ReceivingProcess) -> Any:
         if not hooks.fits(hooks.Area.RABBITMQ):

@@ -25,23 +25,37 @@ def counts_no_nack(version: tuple[int, int]) -> bool:
     return version >= (4, 3)
 
 
+def has_fixed_prefetch(app: Celery, connection: Connection) -> bool:
+    """Whether the prefetch that a worker begins with cannot grow: what waits in it takes the place of others.
+
+    Args:
+        connection: to the app's broker, open; whatever that is.
+    """
+    if connection.transport.driver_type != "amqp":
+        return False
+    version = version_of(connection.connection)
+    # RabbitMQ takes a later prefetch for all consumers until 4.2; kombu 5.7 asks for none from 4.0 on.
+    is_fixed = version >= (4, 3) or (version >= (4, 0) and connection.qos_semantics_matches_spec)
+    return is_fixed or (_has_quorum_queues(app) and app.conf.worker_detect_quorum_queues)
+
+
 def filled_by_delays(app: Celery, connection: Connection) -> list[str]:
     """Return the queues whose delayed messages fill a worker: nothing behind them runs before their time.
 
     A worker has them at once, and waits. Where its prefetch can grow, it asks for one more message for each.
 
     Args:
-        connection: to the app's broker, open; whatever that is.
+        connection: as of :func:`has_fixed_prefetch`.
     """
-    if connection.transport.driver_type != "amqp":
+    if not has_fixed_prefetch(app, connection):
         return []
-    version = version_of(connection.connection)
-    # RabbitMQ takes a later prefetch for all consumers until 4.2; kombu 5.7 asks for none from 4.0 on.
-    is_fixed = version >= (4, 3) or (version >= (4, 0) and connection.qos_semantics_matches_spec)
-    has_quorum, _ = detect_quorum_queues(app, "amqp")
-    if not is_fixed and not (has_quorum and app.conf.worker_detect_quorum_queues):
-        return []
+    has_quorum = _has_quorum_queues(app)
     return sorted(_names(app.amqp.queues.consume_from.values(), is_delayed_there=has_quorum))
+
+
+def _has_quorum_queues(app: Celery) -> bool:
+    has_any, _ = detect_quorum_queues(app, "amqp")
+    return bool(has_any)
 
 
 def _names(queues: Iterable[Queue], *, is_delayed_there: bool) -> Iterable[str]:

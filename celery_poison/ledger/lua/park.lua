@@ -3,14 +3,16 @@
 -- KEYS[2] done    hash
 -- KEYS[3] parked  hash
 -- KEYS[4] parcels hash
--- KEYS[5] journal stream
+-- KEYS[5] awaited hash
+-- KEYS[6] journal stream
 -- ARGV[1] maxlen
 -- ARGV[2] mid
--- ARGV[3] seen    the raw start that stands in its way, '' for none: it goes to its trial, or its task is paused
+-- ARGV[3] seen    the raw start that stands in its way, '' for none: it goes to its trial, its task is paused, or it is not due
 -- ARGV[4] start   of the copy
 -- ARGV[5] number  of the parking that published this copy, 0 for none
 -- ARGV[6] parcel  the original message
 -- ARGV[7] limit_bytes  of what is parked; '' for none
+-- ARGV[8] pause_ms  for which it stays at least, 0 for none
 -- RETURNS OK | KEPT (a copy is parked already, one is enough) | HELD (there is no room) | CONFLICT (look again, or that one is no copy)
 -- JOURNALS parked
 local raw = redis.call('HGET', KEYS[1], ARGV[2]) or ''
@@ -24,9 +26,11 @@ local is_back = p and p.state == 'waiting' and number == p.number
 if p and p.state == 'waiting' and not is_back then return {is_unique(ARGV[2]) and 'KEPT' or 'CONFLICT'} end
 if not has_room(KEYS[4], #ARGV[6], ARGV[7]) then return {'HELD'} end
 local e = start_of(ARGV[4])
-local why = e.alone ~= 0 and 'for its trial' or 'its task is paused'
+local pause = tonumber(ARGV[8])
+local why = pause > 0 and 'until it is due' or e.alone ~= 0 and 'for its trial' or 'its task is paused'
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(p), e))
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[6])
-journal(KEYS[5], ARGV[1], {event = 'parked', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+if pause > 0 then redis.call('HSET', KEYS[5], ARGV[2], now_ms() + pause) end
+journal(KEYS[6], ARGV[1], {event = 'parked', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, state = 'TBDL', note = behind or why})
 return {'OK'}
