@@ -180,10 +180,10 @@ class Outcomes:
         except (LedgerFull, LedgerUnavailable) as error:
             logger.debug("celery_poison: %s waits in its worker: %s", request.humaninfo(), error)
             return False
-        self._has_moved(case)
+        self._acknowledge(case)
         return True
 
-    def _has_moved(self, case: Case) -> None:
+    def _acknowledge(self, case: Case) -> None:
         """Acknowledge what the ledger keeps."""
         if isinstance(case.request.message, Sealed):
             case.request.message.has_moved()
@@ -205,7 +205,7 @@ class Outcomes:
         except StaleDelivery:
             self._tell(case, request.put_back_now)
         else:
-            self._has_moved(case)
+            self._acknowledge(case)
 
     def _park(self, case: Case) -> None:
         """Keep the original until it can run, and acknowledge it."""
@@ -221,7 +221,7 @@ class Outcomes:
             return self._tell(case, request.put_back_now)
         why = "its idempotency key" if case.error is not None else "a free cell"
         logger.info("celery_poison: %s waits for %s", request.humaninfo(), why)
-        self._has_moved(case)
+        self._acknowledge(case)
 
     def _tell(self, case: Case, call: Callable[[], Any]) -> None:
         """End the wait for a decision, on the event loop."""
