@@ -64,7 +64,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         ledger=without_secrets(plugin.ledger_url),
         panels=gather(plugin.extensions.panel, plugin.complain, ledger),
         workers=workers,
-        lost=[*_lost(queries, workers)],
+        lost=[*_lost_workers(queries, workers)],
         stranded=find_stranded(app),
         deaf=deaf,
         queues=backlogs,
@@ -118,7 +118,7 @@ def _last_end(queries: Views, now: float) -> float | None:
     return int(ended[0]["at"].partition("-")[0]) / 1000 if ended else None
 
 
-def _lost(queries: Views, workers: Sequence[WorkerRecord]) -> Iterator[Lost]:
+def _lost_workers(queries: Views, workers: Sequence[WorkerRecord]) -> Iterator[Lost]:
     """Yield who is frozen, silent or dead, and whose node has not come back."""
     back = {worker.node for worker in workers if worker.alive}
     for worker in workers:
