@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any, Final, Self
 
 OOM: Final = "oom"
@@ -31,43 +33,105 @@ MALFORMED: Final = "malformed"
 NOT_A_TASK: Final = "not_a_task"
 QUEUE_FULL: Final = "queue_full"
 
-_SENTENCES: Final = {
-    OOM: "was killed for using too much memory",
-    TIME_LIMIT: "ran past its hard time limit and was put back",
-    MEMORY_ERROR: "ran out of memory (MemoryError)",
-    SYSTEM_EXIT: "called sys.exit() inside the worker",
-    WORKER_LOST: "was running when its whole worker died",
-    RECEIVE: "killed its worker while it was being received, before any task code ran",
-    PAYLOAD: "could not be accepted: its payload is too large or cannot be unpacked",
-    BLOCKED: "was blocked when it arrived",
-    FAILURES: "was put back more often than max_failures allows",
-    REJECTED: "failed and its task does not acknowledge failures",
-    REQUESTED: "was sent to quarantine by its own task or by a person",
-    FAILURE: "failed with an exception, as its caller knows",
-    FROZEN: "was running when its worker fell silent",
-    SHUTDOWN: "was interrupted by a shutdown",
-    NOT_REACHED: "could not begin: Celery failed before its task",
-    EVICTION: "was interrupted when its worker was killed before its shutdown was over",
-    UNKNOWN: "was lost for an unknown reason",
-    UNKNOWN_TASK: "names a task that its worker does not know",
-    UNDECODABLE: "could not be decoded, or is of a content type that its worker does not accept",
-    MALFORMED: "asks for a task with headers or arguments that Celery cannot read",
-    NOT_A_TASK: "is not a task's message",
-    QUEUE_FULL: "was the oldest in a full queue, and made room",
+
+@dataclass(frozen=True, slots=True)
+class CauseRow:
+    """One cause: its words, and every set that it belongs to.
+
+    Attributes:
+        sentence: completes "the message …".
+        decision: the usual one about a message in quarantine for it, as in docs/howto/playbook.md;
+            empty: no message is.
+        is_death: starts end by it.
+        is_of_worker: their worker ends with them; at all others one process dies, and its worker lives on.
+        is_nobodys_fault: the death of a whole worker for which no message on board is to blame.
+        is_failure: counts as a failure, too.
+        is_conviction: False: a message may be in quarantine for it without having been convicted of anything.
+        is_unprocessable: the message never reached a task; plain Celery drops it (NEW-5).
+        is_reported: Celery has told the caller already.
+    """
+
+    sentence: str
+    decision: str = ""
+    is_death: bool = False
+    is_of_worker: bool = False
+    is_nobodys_fault: bool = False
+    is_failure: bool = False
+    is_conviction: bool = True
+    is_unprocessable: bool = False
+    is_reported: bool = False
+
+
+# fmt: off
+#: Every cause but ``signal:N`` and ``exit:N``.
+ROWS: Final[Mapping[str, CauseRow]] = {
+    OOM: CauseRow("was killed for using too much memory",
+        "give it more memory or a smaller input, then release", is_death=True),
+    TIME_LIMIT: CauseRow("ran past its hard time limit and was put back",
+        "raise the limit or repair the task, then release", is_death=True, is_failure=True, is_reported=True),
+    MEMORY_ERROR: CauseRow("ran out of memory (MemoryError)",
+        "give it more memory or a smaller input, then release", is_death=True),
+    SYSTEM_EXIT: CauseRow("called sys.exit() inside the worker",
+        "repair the code, then release", is_death=True),
+    WORKER_LOST: CauseRow("was running when its whole worker died",
+        "look at how its container ended: out of memory? Then release or fail",
+        is_death=True, is_of_worker=True),
+    RECEIVE: CauseRow("killed its worker while it was being received, before any task code ran",
+        "read it before you release it", is_death=True, is_of_worker=True),
+    PAYLOAD: CauseRow("could not be accepted: its payload is too large or cannot be unpacked",
+        "ask its producer; discard or fail", is_conviction=False),
+    BLOCKED: CauseRow("was blocked when it arrived",
+        "decide about the rule first; it has not run", is_conviction=False),
+    FAILURES: CauseRow("was put back more often than max_failures allows",
+        "repair the service that it waits for, then release"),
+    REJECTED: CauseRow("failed and its task does not acknowledge failures",
+        "repair the task, then release", is_conviction=False),
+    REQUESTED: CauseRow("was sent to quarantine by its own task or by a person",
+        "the reason above says what its task wants", is_conviction=False),
+    FAILURE: CauseRow("failed with an exception, as its caller knows",
+        "repair the task, then release", is_conviction=False),
+    FROZEN: CauseRow("was running when its worker fell silent",
+        "look at the machine, then release", is_nobodys_fault=True, is_failure=True),
+    SHUTDOWN: CauseRow("was interrupted by a shutdown", is_nobodys_fault=True),
+    NOT_REACHED: CauseRow("could not begin: Celery failed before its task"),
+    EVICTION: CauseRow("was interrupted when its worker was killed before its shutdown was over",
+        is_nobodys_fault=True),
+    UNKNOWN: CauseRow("was lost for an unknown reason", "read the worker's log at that time", is_death=True),
+    UNKNOWN_TASK: CauseRow("names a task that its worker does not know",
+        "deploy workers that know the task, then release; or discard",
+        is_conviction=False, is_unprocessable=True),
+    UNDECODABLE: CauseRow("could not be decoded, or is of a content type that its worker does not accept",
+        "repair the producer or accept_content, then release; or discard",
+        is_conviction=False, is_unprocessable=True),
+    MALFORMED: CauseRow("asks for a task with headers or arguments that Celery cannot read",
+        "repair the producer, then discard", is_conviction=False, is_unprocessable=True),
+    NOT_A_TASK: CauseRow("is not a task's message",
+        "find its sender, then discard", is_conviction=False, is_unprocessable=True),
+    QUEUE_FULL: CauseRow("was the oldest in a full queue, and made room", "release when there is room"),
 }
+# fmt: on
+_KILLED: Final = "find what killed it: most likely the task itself; repair, then release, or fail"
+_ENDED: Final = "repair the code or the input, then release; or fail"
+
+
+def _causes_that(belong: Callable[[CauseRow], bool]) -> tuple[str, ...]:
+    return tuple(cause for cause, row in ROWS.items() if belong(row))
+
+
 #: Deaths of whole workers for which no message on board is to blame.
-NOBODYS_FAULT: Final = frozenset({SHUTDOWN, EVICTION, FROZEN})
-#: What starts die of together with their workers; of all else one process dies, and its worker lives on.
-OF_WORKERS: Final = (WORKER_LOST, RECEIVE)
-#: What starts die of, as far as it can be listed; of ``signal:N`` and ``exit:N`` the frequent ones.
-DEATHS: Final = (
-    *("signal:6", "signal:9", "signal:11", "exit:1"),
-    *(OOM, TIME_LIMIT, MEMORY_ERROR, SYSTEM_EXIT, WORKER_LOST, RECEIVE, UNKNOWN),
-)
-#: Why a message never reached a task; plain Celery drops it (NEW-5).
-UNPROCESSABLE: Final = frozenset({UNKNOWN_TASK, UNDECODABLE, MALFORMED, NOT_A_TASK})
+NOBODYS_FAULT: Final = frozenset(_causes_that(attrgetter("is_nobodys_fault")))
+#: Causes by which starts end together with their workers.
+OF_WORKERS: Final = _causes_that(attrgetter("is_of_worker"))
+#: Causes by which starts end, as far as they can be listed; of ``signal:N`` and ``exit:N`` the frequent ones.
+DEATHS: Final = ("signal:6", "signal:9", "signal:11", "exit:1", *_causes_that(attrgetter("is_death")))
+#: Deaths and interruptions that count as a failure.
+FAILS: Final = frozenset(_causes_that(attrgetter("is_failure")))
+#: Why a message never reached a task.
+UNPROCESSABLE: Final = frozenset(_causes_that(attrgetter("is_unprocessable")))
 #: Why a message may be in quarantine without having been convicted of anything.
-NO_CONVICTIONS: Final = frozenset({PAYLOAD, BLOCKED, REJECTED, REQUESTED, FAILURE}) | UNPROCESSABLE
+NO_CONVICTIONS: Final = frozenset(_causes_that(lambda row: not row.is_conviction))
+#: Causes of which a caller is not told (``tell="conviction"``): no conviction, or Celery has reported it.
+NOT_TOLD: Final = NO_CONVICTIONS | {*_causes_that(attrgetter("is_reported"))}
 
 _EXIT_STATUS: Final = re.compile(r"exitcode (-?\d+)|signal (\d+)")
 
@@ -92,7 +156,15 @@ def describe(cause: str) -> str:
         return f"killed its process by {signal_name(cause[7:])}"
     if cause.startswith("exit:"):
         return f"ended its process with exit code {cause[5:]}"
-    return _SENTENCES.get(cause, cause or _SENTENCES[UNKNOWN])
+    row = ROWS.get(cause or UNKNOWN)
+    return row.sentence if row else cause
+
+
+def usual_decision(cause: str) -> str:
+    """Return the usual decision about a message that is in quarantine for this; empty where there is none."""
+    if cause.startswith(("signal:", "exit:")):
+        return _KILLED if cause == "signal:9" else _ENDED
+    return ROWS[cause].decision if cause in ROWS else ""
 
 
 def short(cause: str) -> str:
@@ -109,7 +181,7 @@ def from_short(text: str) -> str:
 def is_known(cause: str) -> bool:
     """Whether this is one of the words of docs/journal.md, numbers included: some hundreds at most."""
     kind, _, number = cause.partition(":")
-    return cause in _SENTENCES or (kind in ("signal", "exit") and number.lstrip("-").isdecimal())
+    return cause in ROWS or (kind in ("signal", "exit") and number.lstrip("-").isdecimal())
 
 
 def signal_name(number: str) -> str:

@@ -15,38 +15,10 @@ _LARGER = ("release --to QUEUE {id}", "as it is, to workers with more memory")
 _CHANGE = ("edit --set NAME=VALUE {id}", "the same with other arguments")
 _READ = ("show --raw {id}", "its body, byte for byte")
 
-#: Cause -> what is usually right, as in docs/howto/playbook.md.
-DECISIONS = {
-    causes.OOM: "give it more memory or a smaller input, then release",
-    causes.MEMORY_ERROR: "give it more memory or a smaller input, then release",
-    causes.SYSTEM_EXIT: "repair the code, then release",
-    causes.TIME_LIMIT: "raise the limit or repair the task, then release",
-    causes.WORKER_LOST: "look at how its container ended: out of memory? Then release or fail",
-    causes.FROZEN: "look at the machine, then release",
-    causes.RECEIVE: "read it before you release it",
-    causes.PAYLOAD: "ask its producer; discard or fail",
-    causes.FAILURES: "repair the service that it waits for, then release",
-    causes.REJECTED: "repair the task, then release",
-    causes.FAILURE: "repair the task, then release",
-    causes.REQUESTED: "the reason above says what its task wants",
-    causes.BLOCKED: "decide about the rule first; it has not run",
-    causes.UNKNOWN: "read the worker's log at that time",
-    causes.UNKNOWN_TASK: "deploy workers that know the task, then release; or discard",
-    causes.UNDECODABLE: "repair the producer or accept_content, then release; or discard",
-    causes.MALFORMED: "repair the producer, then discard",
-    causes.NOT_A_TASK: "find its sender, then discard",
-    causes.QUEUE_FULL: "release when there is room",
-}
-
 
 def decision(record: MessageRecord) -> str:
     """Return what is usually right about a message in quarantine."""
-    cause = record.cause
-    if cause == "signal:9":
-        return "find what killed it: most likely the task itself; repair, then release, or fail"
-    if cause.startswith(("signal:", "exit:")):
-        return "repair the code or the input, then release; or fail"
-    return DECISIONS.get(cause, "")
+    return causes.usual_decision(record.cause)
 
 
 def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[str, str]]:

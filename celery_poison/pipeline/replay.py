@@ -156,14 +156,14 @@ def _judged(known: History, end: str, blame: str, cause: str, limits: Limits) ->
             crashes=known.crashes + 1,
             strikes=known.strikes + 1,
             proven=known.proven + alone,
-            failures=known.failures + (cause == causes.TIME_LIMIT),
+            failures=known.failures + (cause in causes.FAILS),
             candidate=True,
             shared_blame=not alone,
             cause=cause,
         )
     else:
         # A shutdown is nobody's fault; a worker that fell silent counts as a failure.
-        counts = end == "rolled_back" or cause == causes.FROZEN
+        counts = end == "rolled_back" or cause in causes.FAILS
         history = replace(known, failures=known.failures + counts)
     return history, convict(history, limits) is not None
 

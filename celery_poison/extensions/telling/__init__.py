@@ -31,8 +31,6 @@ logger = get_logger("celery_poison")
 PAUSE, OVERDUE = 2.0, 10.0
 #: How the names of tasks of the plugin's own begin.
 OURS: Final = "celery_poison."
-#: What is no conviction, and a hard time limit, which Celery has reported already.
-SILENT: Final = causes.NO_CONVICTIONS | {causes.TIME_LIMIT}
 
 
 class Telling(Extension):
@@ -41,7 +39,7 @@ class Telling(Extension):
     def quarantining(
         self, ledger: Ledger, message: Any, mid: str, start: Start, cause: str, reason: str
     ) -> Around:
-        if cause in SILENT or start.task.startswith(OURS):
+        if cause in causes.NOT_TOLD or start.task.startswith(OURS):
             return nullcontext()
         policy = Policy.of(self.host.app.tasks.get(start.task), self.host.settings)
         return self._owing(ledger, mid) if policy.tell == "conviction" else nullcontext()
