@@ -185,7 +185,7 @@ def is_known(cause: str) -> bool:
 
 
 def signal_name(number: str) -> str:
-    """Return what people call a signal, e.g. *SIGSEGV*."""
+    """Return the name of a signal, e.g. *SIGSEGV*."""
     try:
         return signal.Signals(int(number)).name
     except ValueError:
@@ -326,7 +326,7 @@ class Evidence:
         return self.signal in REQUESTS_TO_END
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is known, as JSON has it; of what is not, nothing."""
+        """Return the fields that are known, as JSON has them."""
         told = (
             (name, [*value] if isinstance(value, tuple) else value) for name, value in asdict(self).items()
         )

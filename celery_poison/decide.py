@@ -26,7 +26,7 @@ from celery_poison.states import State
 
 
 class Action(Enum):
-    """What a worker does with a message that it was handed."""
+    """The action of a worker on a message that it was handed."""
 
     RUN = "run"
     RUN_ALONE = "run_alone"
@@ -37,7 +37,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a worker knows about a message before it lets it in.
+    """A worker's knowledge of a message before it lets it in.
 
     Attributes:
         history: the lineage's counts.
@@ -77,7 +77,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is done, and why.
+    """The action, and its reason.
 
     Attributes:
         not_rerun: it proves nothing: its task must not run twice (NEW-16).
@@ -210,7 +210,7 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """What is known about a run that has ended.
+    """The facts about a run that has ended.
 
     Attributes:
         cause: what it died of, or why it was interrupted: a word of :mod:`celery_poison.causes`.
@@ -235,7 +235,7 @@ class EndedRun:
 
 
 class Settlement(Enum):
-    """What is done about a run that has ended."""
+    """The settlement of a run that has ended."""
 
     CELERY = "celery"
     LEAVE = "leave"
@@ -248,7 +248,7 @@ class Settlement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Disposition:
-    """What becomes of a message whose run ended.
+    """The disposition of a message whose run ended.
 
     Attributes:
         holds: nobody acknowledges it or puts it back before that is on record; else it is noted beside.
@@ -297,7 +297,7 @@ def _while_it_stays(run: EndedRun, held: bool) -> Disposition:
 
 
 class Failing(Enum):
-    """What is done about an exception that a task raised, beside what Celery does."""
+    """The step about an exception that a task raised, beside Celery's own."""
 
     NOTHING = "nothing"
     KEEP = "keep"
@@ -327,7 +327,7 @@ def failing(
 
 @dataclass(frozen=True, slots=True)
 class DeadStart:
-    """What is known about a start on record whose worker was declared dead.
+    """The facts about a start on record whose worker was declared dead.
 
     Attributes:
         ended: how its own process said that it ended.
@@ -356,7 +356,7 @@ class DeadStart:
 
 
 class StartEnd(Enum):
-    """What is done about a start whose worker died."""
+    """The step about a start whose worker died."""
 
     FINISHED = "finished"
     WAIT = "wait"
@@ -370,7 +370,7 @@ class StartEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndOfStart:
-    """What becomes of a start whose worker died.
+    """The end of a start whose worker died.
 
     Attributes:
         cause: of a strike.

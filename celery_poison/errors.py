@@ -124,7 +124,7 @@ class StaleDelivery(PoisonError):
 
 
 class Fenced(PoisonError):
-    """This process lost the monitor's lock or its lease and must not act any more."""
+    """The process lost the monitor's lock or its lease and must not act any more."""
 
 
 class QueueFull(PoisonError):

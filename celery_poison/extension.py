@@ -41,7 +41,7 @@ class Extension:
         """The plugin is on its app; once for each."""
 
     def taking(self, task: str, asked: bool | None) -> Sink | None:
-        """Return what takes messages of a task before the broker; ``asked``: ``apply_async(outbox=...)``."""
+        """Return the sink of a task's messages before the broker; ``asked``: ``apply_async(outbox=...)``."""
         return None
 
     def publishing(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
@@ -51,11 +51,11 @@ class Extension:
         """So many messages of the outbox go to the broker next; ``QueueFull`` says how many have room."""
 
     def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
-        """Return what the active monitor does, too; ``announce`` sends a signal and the event of its name."""
+        """Return more rounds of the active monitor; ``announce`` sends a signal and its event."""
         return ()
 
     def send_failed(self, report: Report) -> Iterable[Outgoing]:
-        """Return what is stored in the outbox in the same step as the failure of a message in it (TP1-3)."""
+        """Return the messages to store in the outbox in the same step as the failure of one in it (TP1-3)."""
         return ()
 
     def quarantining(
@@ -94,11 +94,11 @@ class Extension:
         """Hear of a start whose worker died, before its end is recorded; again if Redis is away meanwhile."""
 
     def holds(self, site: Any) -> Iterable[Hold]:
-        """Return what keeps messages of a worker from beginning; asked once, when it starts."""
+        """Return the holds that keep messages of a worker from beginning; asked once, when it starts."""
         return ()
 
     def keeps_waiting(self, ledger: Ledger) -> Callable[[str, str], bool]:
-        """Return what says whether messages of a queue and a task that wait, in the ledger too, wait on."""
+        """Return a function that says whether waiting messages of a queue and a task, parked too, wait on."""
         return lambda queue, task: False
 
     def blockade(self, ledger: Ledger, queue: str, begins: bool, actor: str, note: str) -> None:
@@ -109,22 +109,22 @@ class Extension:
         return ()
 
     def helpers(self, site: Any) -> Iterable[Helper]:
-        """Return what works beside a worker in threads of its own; asked once, when it starts."""
+        """Return helpers beside a worker, in threads of their own; asked once, when it starts."""
         return ()
 
     def services(self, site: Any, exits: Any) -> Iterable[Service]:
-        """Return what a worker does beside its heartbeats; ``exits``: ``worker.processes.Exits``."""
+        """Return services of a worker beside its heartbeats; ``exits``: its pool's ``Exits``."""
         return ()
 
     def testify(self, evidence: Evidence, worker: str, token: str, ledger: Ledger | None) -> Evidence:
-        """Return what is known of a death, of a start or (no token) a worker; no ledger: of this one's."""
+        """Return evidence of a death, of a start or (no token) a worker; no ledger: of this one's."""
         return evidence
 
     def serving(self, app: Any) -> None:
         """A process begins that runs tasks of ``app``: tasks of an extension's own are added here."""
 
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
-        """Return what an overview shows, the same names each time."""
+        """Return the panels of an overview, the same names each time."""
         return ()
 
 
@@ -154,5 +154,5 @@ class Extensions:
 
     @classmethod
     def of(cls, host: Any) -> Extensions:
-        """Return those of this installation; none where their package was left out."""
+        """Return the extensions of this installation; none where their package was left out."""
         return cls(import_module(EXTENSIONS).load(host) if find_spec(EXTENSIONS) else ())

@@ -16,7 +16,7 @@ from celery_poison.states import State
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is shown as JSON, field by field."""
+    """A record that is shown as JSON, field by field."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -46,7 +46,7 @@ class Guilt(StrEnum):
 
 
 class Phase(StrEnum):
-    """What the entry of a start says it was doing.
+    """The phase of a start, by its entry.
 
     Attributes:
         WENT_BACK: it has ended, and its message had gone back to the broker: a copy comes.
@@ -139,7 +139,7 @@ class Attempt(NamedTuple):
 
     @property
     def evidence(self) -> Evidence:
-        """What is known about the end of its last run; every field is empty where it is not known."""
+        """The evidence of the end of its last run; every field is empty where it is not known."""
         return Evidence.decode(self.found) if self.found else NO_EVIDENCE
 
     @property
@@ -301,7 +301,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRecord:
-    """What the ledger knows about one message; the JSON message object of the command line.
+    """The ledger's record of one message; the JSON message object of the command line.
 
     Attributes:
         pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.

@@ -136,7 +136,7 @@ class Plugin:
         return ledger
 
     def taker(self, task: str, asked: bool | None) -> Sink | None:
-        """Return what takes messages of a task; None: they are sent.
+        """Return the sink that takes messages of a task; None: they are sent.
 
         Args:
             asked: what ``apply_async(outbox=...)`` says.

@@ -85,7 +85,7 @@ class Policy:
     by_queue: Mapping[str, Policy] = field(default_factory=dict, hash=False, repr=False)
 
     def at(self, queue: str) -> Policy:
-        """Return what holds for messages of ``queue`` (WAS-3)."""
+        """Return the policy for messages of ``queue`` (WAS-3)."""
         return self.by_queue.get(queue, self)
 
     def failing(self, error: BaseException) -> Failing:

@@ -45,7 +45,7 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portrait(Record):
-    """What a worker sees of itself, as of one heartbeat; times in seconds.
+    """A worker's view of itself, as of one heartbeat; times in seconds.
 
     Attributes:
         patience: what ``poison_stuck_after`` says there.
@@ -80,12 +80,12 @@ class Portrait(Record):
     queues_filled: int = 0
 
     def encode(self) -> str:
-        """Return it as JSON, for one field of a heartbeat."""
+        """Return the portrait as JSON, for one field of a heartbeat."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Portrait | None:
-        """Return what was encoded, perhaps by another version; None for what is none."""
+        """Return the decoded portrait, perhaps of another version; None for any other text."""
         try:
             raw = json.loads(text) if text else None
         except (ValueError, RecursionError):
@@ -143,7 +143,7 @@ def _trouble(seen: Portrait) -> Condition | None:
 
 
 def explain(seen: Portrait, condition: Condition) -> str:
-    """Return what one of ``STUCK`` means, and its cure, as the rest of a sentence about a worker."""
+    """Return the meaning of one of ``STUCK``, and its cure, as the rest of a sentence about a worker."""
     match condition:
         case Condition.STUCK_LOOP:
             stood = seen.loop_turned_ago or 0.0

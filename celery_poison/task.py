@@ -47,7 +47,7 @@ class RunHere(Protocol):
         """Raise StaleCompletion when the message, whose run has just ended, has a new owner (EMS-8)."""
 
     def before_retry(self, task: Task, error: Exception) -> tuple[str, bool]:
-        """Return what the retry is to carry, and whether there is to be none."""
+        """Return the header that the retry carries, and whether there is to be none."""
 
     def tying(self, task: Task) -> AbstractContextManager[None]:
         """Tie what is published while this is entered to the success of the task."""
@@ -91,7 +91,7 @@ def retrying(task: Task, exc: Any = None) -> Iterator[None]:
 
 
 class Followed(NamedTuple):
-    """What a guarded task has as ``self.poison``."""
+    """The object ``self.poison`` of a guarded task."""
 
     task: Task
 

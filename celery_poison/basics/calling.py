@@ -14,7 +14,7 @@ Complain = Callable[[Exception], object]
 
 
 def gather(hooks: Iterable[Callable[[*Ts], Iterable[T]]], complain: Complain, *args: *Ts) -> list[T]:
-    """Return what the hooks return, in their order; one that raises is complained of and adds nothing.
+    """Return the values of the hooks, in their order; one that raises is complained of and adds nothing.
 
     Raises:
         LedgerUnavailable: Redis is away.
@@ -53,7 +53,7 @@ def tell(hooks: Iterable[Callable[[*Ts], object]], complain: Complain, *args: *T
 
 
 def amend(hooks: Iterable[Callable[[T, *Ts], T]], complain: Complain, value: T, *args: *Ts) -> T:
-    """Return what the hooks make of a value, one after the other; one that raises leaves it as it is."""
+    """Pass a value through the hooks, one after the other; one that raises leaves it as it is."""
     for hook in hooks:
         try:
             value = hook(value, *args)

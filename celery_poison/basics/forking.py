@@ -23,7 +23,7 @@ _working = 0
 
 
 def real_thread_starter() -> Any:
-    """Return what starts a thread of the operating system where ``threading`` starts greenlets, else None."""
+    """Return the function that starts a thread of the operating system under greenlets, else None."""
     gevent = sys.modules.get("gevent.monkey")
     if gevent is not None and gevent.is_module_patched("threading"):
         return gevent.get_original("_thread", "start_new_thread")
@@ -34,7 +34,7 @@ def real_thread_starter() -> Any:
 
 
 def unpatched(module: str, name: str) -> Any:
-    """Return what the standard library had by this name before gevent or eventlet replaced it."""
+    """Return the standard library's object of this name from before gevent or eventlet replaced it."""
     if "gevent.monkey" in sys.modules:
         return sys.modules["gevent.monkey"].get_original(module, name)
     if "eventlet.patcher" in sys.modules:

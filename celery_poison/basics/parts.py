@@ -26,7 +26,7 @@ class Round(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """What an overview (``status``, Flower) shows of an extension.
+    """A panel of an extension in an overview (``status``, Flower).
 
     Attributes:
         name: of its field in ``status --json``, and of its line.
@@ -48,7 +48,7 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         cure: what to do about a weakness.
@@ -69,7 +69,7 @@ class Finding:
 
 
 class Helper(Protocol):
-    """What works beside a worker, in threads of its own."""
+    """A helper beside a worker, in threads of its own."""
 
     def start(self) -> None:
         """Begin, once the pool has forked. Called again after each new connection to the broker."""
@@ -85,7 +85,7 @@ class Helper(Protocol):
 
 
 class Tie(Protocol):
-    """What leaves in one step with the success of one run, in the process that runs it."""
+    """Messages that leave in one step with the success of one run, in the process that runs it."""
 
     def __bool__(self) -> bool:
         """Whether there is anything."""
@@ -101,7 +101,7 @@ class Tie(Protocol):
 
 
 class Turn(Enum):
-    """What a message may do that a hold was asked about."""
+    """The answer of a hold about one message."""
 
     BEGIN = "begin"
     """As ever."""
@@ -132,7 +132,7 @@ class Asked(NamedTuple):
 
 
 class Hold:
-    """What keeps messages of one worker from beginning. On the event loop, unless it says so."""
+    """A hold keeps messages of one worker from beginning. On the event loop, unless it says so."""
 
     def parks(self, task: str, *, as_of_now: bool = False) -> bool:
         """Whether messages of a task are to be parked.
@@ -156,7 +156,7 @@ class Hold:
         """Prepare for :meth:`turn` of messages of these tasks, in the same thread; raise nothing."""
 
     def turn(self, asked: Asked) -> Turn:
-        """Return what a message may do; in a thread that may wait for the ledger.
+        """Return whether a message may begin; in a thread that may wait for the ledger.
 
         Raises:
             LedgerUnavailable: Redis is away.

@@ -235,7 +235,7 @@ def _files(path: str, *, is_v1: bool) -> _Files:
 
 
 def _text(path: str) -> str:
-    """Return what a file says; nothing where it cannot be read."""
+    """Return the content of a file; nothing where it cannot be read."""
     with suppress(OSError), open(path, errors="replace") as file:
         return file.read()
     return ""

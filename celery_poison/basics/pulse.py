@@ -23,7 +23,7 @@ _TRIES = 3
 
 
 class Pulse:
-    """What a worker wrote last. Moments are of the monotonic clock, which all processes of a machine share.
+    """The last pulse of a worker. Moments are of the monotonic clock, which all processes of a machine share.
 
     Attributes:
         worker: its name in the ledger; node: the part of it that people know.
@@ -52,7 +52,7 @@ class Pulse:
         self.node = worker.partition("/")[0]
 
     def encode(self) -> bytes:
-        """Return it as lines, the last of which says that none is missing."""
+        """Return the pulse as lines, the last of which says that none is missing."""
         head = f"{self.pid} {self.born} {self.at!r} {self.patience!r} {int(self.leaving)}"
         since = " ".join(f"{what}={at!r}" for what, at in self.since.items())
         lines = [head, self.worker, since, *self.stack]
@@ -61,7 +61,7 @@ class Pulse:
 
     @classmethod
     def decode(cls, raw: bytes, file: str = "") -> Pulse | None:
-        """Return what was encoded; None for what is none, or is being written."""
+        """Return the encoded pulse; None for any other text, or while it is being written."""
         if not raw.endswith(_END):
             return None
         try:
@@ -163,7 +163,7 @@ def condemn(pulse: Pulse, why: str) -> None:
 
 
 def stood(worker: str) -> str:
-    """Return what a worker on this host has left of where it stands still, to be read by its lines."""
+    """Return the note of a worker on this host about where it stands still, to be read by its lines."""
     for pulse in pulses():
         if pulse.worker == worker:
             try:

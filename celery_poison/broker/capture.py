@@ -68,13 +68,13 @@ class Outgoing:
         return replace(self, tied=True)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what may be shown of it: everything but the body, which nobody here decodes."""
+        """Return the message for display: everything but the body, which is not decoded here."""
         told = asdict(self)
         return {**told, "queue": self.queue, "body": None, "payload_bytes": len(self.body)}
 
 
 def reported(outgoing: Outgoing) -> ReportedMessage:
-    """Return what reports tell of a message that has not left."""
+    """Return a message that has not left, as reports show it."""
     return ReportedMessage.of(
         outgoing.headers, outgoing.body, outgoing.content_type, mid=outgoing.mid, queue=outgoing.queue
     )
@@ -85,7 +85,7 @@ _read_kombus = json.JSONDecoder(object_hook=kombu_json.object_hook).decode
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return what kombu's JSON holds: headers and properties as they were.
+    """Return the value of kombu's JSON: headers and properties as they were.
 
     Raises:
         ValueError: it is no JSON.
@@ -136,18 +136,18 @@ def captured(sink: Sink | None) -> AbstractContextManager[None]:
 
 
 def exempt() -> AbstractContextManager[None]:
-    """What is published in here is sent whatever waits in its queue."""
+    """Send the messages that are published in here, however many wait in their queues."""
     return _holding(limited, False)
 
 
 def in_body() -> AbstractContextManager[None]:
-    """What a task publishes in here is its own doing: limits hold, as for everybody else."""
+    """Publish in here as a task itself: limits hold, as for every other publisher."""
     return _holding(limited, True)
 
 
 @contextmanager
 def sent_at_once() -> Iterator[None]:
-    """What is published in here is tied to nothing, and stands for a message that was accepted."""
+    """Publish in here without a tie: these messages stand for one that was accepted."""
     with _holding(at_once, True), captured(None), exempt():
         yield
 

@@ -13,7 +13,7 @@ _BROKERS_NOTES = ("redelivered", "x-delivery-count", "x-acquired-count")
 
 
 def envelope(channel: Any, parcel: Parcel) -> dict[str, Any]:
-    """Return what a virtual channel puts into a queue."""
+    """Return the dictionary that a virtual channel puts into a queue."""
     stored, _, headers = parcel
     properties = dict(stored.properties)
     properties["delivery_tag"] = channel._next_delivery_tag()

@@ -46,7 +46,7 @@ def _address_of(broker: Any) -> str:
 
 
 def server_of(app: Celery, at: str = "") -> str:
-    """Return what the broker calls itself, by whatever name it was reached; empty where it says nothing.
+    """Return the broker's own name, by whatever address it was reached; empty where it has none.
 
     A Redis has a new name when it has been restarted, RabbitMQ has its cluster's.
 

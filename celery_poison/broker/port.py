@@ -56,7 +56,7 @@ class Parcel(NamedTuple):
 
 
 class Push(NamedTuple):
-    """What puts one copy of a message into its queue on Redis: a push of ``payload`` to ``key``."""
+    """One copy of a message on its way into its queue on Redis: a push of ``payload`` to ``key``."""
 
     key: str
     payload: str
@@ -64,7 +64,7 @@ class Push(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What was put back, where the broker leaves that to us; by earlier calls and by others too.
+    """Messages that were put back, where the broker leaves that to us; by earlier calls and by others too.
 
     Attributes:
         count: the number of messages.
@@ -109,7 +109,7 @@ class HeldMessage(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What a channel has heard of its broker.
+    """The signs of life that a channel has of its broker.
 
     Attributes:
         at: when it was last answered, or received a message, by the monotonic clock; 0 before the first.
@@ -121,7 +121,7 @@ class Heard(NamedTuple):
 
 
 class ReceivingProcess(NamedTuple):
-    """What a guarded transport asks of the process that receives by it.
+    """The questions of a guarded transport to the process that receives by it.
 
     Attributes:
         boot_id: is asked by every channel that opens.
@@ -156,7 +156,7 @@ class Broker:
     # --- who it is ------------------------------------------------------------------------------
 
     def name_of_server(self, connection: Any) -> str:
-        """Return what the server calls itself, by whatever name it was reached; empty: it does not say."""
+        """Return the server's own name, by whatever address it was reached; empty: it has none."""
         return ""
 
     def is_database_of(self, channel: Any, ledger: Redis) -> bool:
@@ -168,7 +168,7 @@ class Broker:
         return False
 
     def examine(self, app: Celery, connection: Any) -> Iterator[Finding]:
-        """Yield what ``doctor`` says of a broker that answers."""
+        """Yield the findings of ``doctor`` about a broker that answers."""
         raise NotImplementedError
 
     def may_write(self, app: Celery, connection: Any, queues: Mapping[str, str]) -> Iterator[Finding]:
@@ -215,7 +215,7 @@ class Broker:
         return PutBack()
 
     def unacknowledged(self, connection: Any, age: float, most: int) -> Iterator[HeldMessage] | None:
-        """Return what was received at least ``age`` seconds ago, the oldest first; None: not known."""
+        """Return the messages received at least ``age`` seconds ago, the oldest first; None: not known."""
         return None
 
     # --- queues ---------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Broker:
     def pushes(
         self, channel: Any, exchange: str, routing_key: str, body: bytes, parts: Mapping[str, Any]
     ) -> list[Push] | None:
-        """Return what would put a message into each queue that it goes to; None: only publishing does.
+        """Return the pushes of a message into each queue that it goes to; None: only publishing does.
 
         Args:
             parts: arguments of ``channel.prepare_message``.
@@ -263,5 +263,5 @@ class Broker:
         """Have it take what was published on this channel before another one counts it."""
 
     def meaning_of(self, error: Exception, queue: str) -> Exception | None:
-        """Return what an error means that this broker raised while a message was published; None: nothing."""
+        """Return the meaning of an error of this broker while a message was published; None: nothing."""
         return None

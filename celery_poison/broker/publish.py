@@ -121,7 +121,7 @@ class Publisher:
             raise told from error
 
     def _translated(self, error: Exception, queue: str) -> Exception:
-        """Return what an exception of the broker means; one that is not the broker's as it is."""
+        """Return the meaning of an exception of the broker; any other exception as it is."""
         if (meaning := self._broker.meaning_of(error, queue)) is not None:
             return meaning
         if isinstance(error, TimeoutError):

@@ -53,7 +53,7 @@ class Sealed(Message):
         """Its task has ended, and it will be acknowledged: Celery may do that later, when it is connected."""
 
     def has_moved(self) -> None:
-        """It is on record elsewhere, and will be acknowledged: a Redis that forgets both gets it back."""
+        """Note that the message is on record elsewhere: a Redis that forgets both gets it back."""
 
     @property
     def sealed(self) -> bool:

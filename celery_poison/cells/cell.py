@@ -42,7 +42,7 @@ _UNCONFINED = resource.getrlimit(resource.RLIMIT_DATA)
 
 
 class Job(NamedTuple):
-    """What a cell does: ``prepare`` first, then what a pool process would call.
+    """The job of a cell: ``prepare`` first, then the call that a pool process would make.
 
     Attributes:
         slot: the index that a pool process would have; ``number``: part of its name.
@@ -82,7 +82,7 @@ def put(box: Any, value: Any) -> None:
 
 
 def take(box: Any) -> Any:
-    """Return what is in a box; it raises what reading that raises, such as an error of an unknown class."""
+    """Return the content of a box; raise the error of reading it, such as one of an unknown class."""
     box.seek(0)
     return pickle.load(box)
 

@@ -44,7 +44,7 @@ OUTLIVE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """What a worker's pool is like.
+    """The facts about a worker's pool.
 
     Attributes:
         name: of Celery's module that has it, or the pool that it is derived from.

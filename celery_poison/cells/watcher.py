@@ -111,7 +111,7 @@ def _until_it_ends(control: Any, end_of_worker: int, memory: Memory) -> bool:
 
 
 class Memory:
-    """What a cell holds, and what is left for it.
+    """The memory of a cell, and the memory that is left for it.
 
     Args:
         limit: bytes that it may have; 0: as much as there is.

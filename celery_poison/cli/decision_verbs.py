@@ -36,7 +36,7 @@ from celery_poison.states import State
 
 
 def past(verb: str) -> str:
-    """Return what was done: released, failed."""
+    """Return the past tense of a verb: released, failed."""
     return verb + ("d" if verb.endswith("e") else "ed")
 
 
@@ -62,7 +62,7 @@ _OPTIONS = (*of_quarantine, *act_options)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedAct:
-    """What a person typed.
+    """An act as a person typed it.
 
     Attributes:
         state: where the messages are that the act is for.
@@ -90,13 +90,13 @@ class TypedAct:
 
     @property
     def words(self) -> str:
-        """What was typed instead of ids."""
+        """The words that were typed instead of ids."""
         words = ["--all"] if self.everything else ["--group", self.group] if self.group else []
         words += [word for each in self.filters for word in ("--filter", each)]
         return shlex.join([*words, *(["--older-than", f"{self.older_than:.0f}s"] if self.older_than else [])])
 
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
-        """Return what matches, where no ids were typed."""
+        """Return the matching messages, where no ids were typed."""
         where = Filter.of_group(self.group) if self.group else Filter.parse(*self.filters)
         records, resolution = quarantine.list(state=self.state, where=where), self.resolution
         if self.older_than:

@@ -17,12 +17,12 @@ _READ = ("show --raw {id}", "its body, byte for byte")
 
 
 def decision(record: MessageRecord) -> str:
-    """Return what is usually right about a message in quarantine."""
+    """Return the usual decision about a message in quarantine."""
     return causes.usual_decision(record.cause)
 
 
 def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[str, str]]:
-    """Return what to type about a message, and what that does.
+    """Return the commands for a message, and the effect of each.
 
     Args:
         observe_only: nothing is diverted (``poison_observe_only``), so that nothing can be taken out either.
@@ -52,7 +52,7 @@ def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[
 
 
 def _of_kept(cause: str) -> list[tuple[str, str]]:
-    """Return what may be done about a message in quarantine, and what that does."""
+    """Return the possible acts on a message in quarantine, and the effect of each."""
     if cause in (causes.MALFORMED, causes.NOT_A_TASK):
         return [_READ, _DISCARD]
     if cause in causes.UNPROCESSABLE:

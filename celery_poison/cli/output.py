@@ -29,7 +29,7 @@ _WORTH_A_BAR = 25
 
 @contextmanager
 def progress(length: int) -> Iterator[Callable[[], object]]:
-    """Yield what counts a step: on a progress bar, if there is much to do and a terminal to show it."""
+    """Yield a function that counts a step: on a progress bar, for many steps on a terminal."""
     if length < _WORTH_A_BAR or not sys.stderr.isatty():
         yield lambda: None
         return

@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 
 def of_task(row: Row, limit: float, unit: str) -> str:
-    """Return what is known of a row."""
+    """Return the known fields of a row."""
     told = (
         f"{row['runs']:,} runs, half up to {few(row['p50'])} {unit}, 95 % up to {few(row['p95'])}; above"
         f" {limit:g}: {row['share']:.2%} ({row['low']:.2%} to {row['high']:.2%}), {few(row['a_day'])} a day"

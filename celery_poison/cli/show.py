@@ -70,7 +70,7 @@ def show(ctx: click.Context, id: str, everything: bool, raw: bool) -> None:
 
 
 def whole(detail: Detail) -> dict[str, Any]:
-    """Return what ``show --json`` prints, the body included."""
+    """Return the object that ``show --json`` prints, the body included."""
     shown = detail.as_dict()
     if detail.stored is not None:
         shown["body"] = decoded(detail.stored)

@@ -123,7 +123,7 @@ def purge(
 
 @contextmanager
 def _copies(path: str) -> Iterator[Callable[[Detail], None]]:
-    """Yield what writes a message to a new file that only its owner can read, and waits for the disk."""
+    """Yield a function that writes a message to a new private file, and waits for the disk."""
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:

@@ -65,7 +65,7 @@ SIGKILL, SEGFAULT, HANG, BOMB = POISONS[0], POISONS[1], POISONS[5], POISONS[-1]
 
 
 class Tally:
-    """What the tasks count themselves, in a Redis database of their own, without asking the plugin.
+    """The tasks' own count, in a Redis database of its own, without asking the plugin.
 
     Every write waits for its answer: the caller's next line may kill the process.
     """
@@ -89,7 +89,7 @@ class Tally:
 
 
 def expected(n: int) -> int:
-    """What the healthy task number ``n`` returns."""
+    """Return the result of the healthy task number ``n``."""
     return n * n
 
 

@@ -56,7 +56,7 @@ class Interruptions:
 
 
 def private_environment(*paths: object) -> dict[str, str]:
-    """Return what workers of a private fleet have in their environment beside our own.
+    """Return the environment of the workers of a private fleet, beside our own.
 
     They import this package wherever they run, after ``paths``, and no settings that were made for other
     workers reach them.

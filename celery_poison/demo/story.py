@@ -137,7 +137,7 @@ class DemoReport:
         yield Text("  With it, each of them kills twice at most: run the demo without --plain.", "dim")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what ``demo --json`` prints."""
+        """Return the object that ``demo --json`` prints."""
         last, guarded = self.last, bool(self.promises)
         facts: dict[str, Any] = {
             "mode": "guarded" if guarded else "plain",

@@ -21,7 +21,7 @@ from celery_poison.states import Event, State
 
 
 class Acts:
-    """What ends a message, and takes that back. Raises, ``actor`` and ``note`` as of ``Quarantine``."""
+    """Acts that end a message, and undo that. Raises, ``actor`` and ``note`` as of ``Quarantine``."""
 
     def __init__(self, store: Store, decisions: Decisions) -> None:
         self._store = store

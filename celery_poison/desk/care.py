@@ -80,7 +80,7 @@ class Care:
 
 
 class Feed:
-    """What the journal has got since it was read last, and first since this was made.
+    """The entries of the journal since it was read last, and first since this was made.
 
     Iterating raises ``LedgerUnavailable`` when Redis is away.
 
@@ -125,7 +125,7 @@ _WELL = ("success", "ignored", "discarded", "")
 
 
 class Watch:
-    """What became of the messages of one release, by the journal. They are known by their task ids.
+    """The fate of the messages of one release, by the journal. They are known by their task ids.
 
     Attributes:
         death: which of them died again or came back first, and how; empty as long as none has.

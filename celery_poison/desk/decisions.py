@@ -27,7 +27,7 @@ logger = get_logger("celery_poison")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Record):
-    """What became of one message: done, or refused for a reason.
+    """The outcome of an act on one message: done, or refused for a reason.
 
     ``mid`` is empty if it was not found. Of what a release held back, both ids are the one that was given.
     """

@@ -37,7 +37,7 @@ _STALE = (RELEASE, MARK, PARK, TRIAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited(Outcome):
-    """What became of an edit; ``copy`` is the mid of the changed copy, empty where there is none.
+    """The outcome of an edit; ``copy`` is the mid of the changed copy, empty where there is none.
 
     An edit whose copy could not be released is not ``done``, and has a copy: it waits in quarantine.
     """
@@ -47,7 +47,7 @@ class Edited(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a copy has otherwise than its original.
+    """The difference between a copy and its original.
 
     Attributes:
         args: all positional arguments; None: as they are.
@@ -133,7 +133,7 @@ class Edits:
         return Edited(**outcome, done=released.done, error=error, copy=copy_mid)
 
     def draft(self, id: str, change: Change, *, force: bool = False) -> Draft:
-        """Return what :meth:`edit` would make of a message in quarantine; changes nothing.
+        """Return the copy that :meth:`edit` would make of a message in quarantine; change nothing.
 
         Raises:
             MessageNotFound, IllegalTransition: it is not in quarantine.
@@ -184,7 +184,7 @@ class Edits:
 
 
 def call_of(stored: StoredMessage) -> Call:
-    """Return what a message calls its task with.
+    """Return the call that a message makes of its task.
 
     Raises:
         BodyRefused: it is not JSON, too large to be unpacked here, or of another protocol.
@@ -212,7 +212,7 @@ def typing_of(value: Any) -> str:
 
 
 def typed_json(name: str, text: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
-    """Return what a person has typed; ValueError: it is no JSON, or no array or object."""
+    """Return the typed JSON; ValueError: it is no JSON, or no array or object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -42,7 +42,7 @@ def died_when(evidence: Evidence) -> str:
 
 
 def sentence_of(evidence: Evidence) -> str:
-    """Return what the evidence says, in plain words; the empty string for nothing."""
+    """Return the evidence in plain words; the empty string for nothing."""
     brought = (room.sentence_of(evidence) for room in rooms_with("evidence"))
     sentences = [_who_sent_it(evidence), *brought, growth_of(evidence)]
     if evidence.rss_kb:

@@ -35,7 +35,7 @@ class ResultRefused(PoisonError):
 
 
 def sentence_of(record: MessageRecord, note: str) -> str:
-    """Return what the failure of a message says."""
+    """Return the failure of a message as a sentence."""
     return f"given up in quarantine: {record.story}" + (f" ({note})" if note else "")
 
 
@@ -97,7 +97,7 @@ def _context_to_fail(
 
 
 def _arguments_shown(app: Celery, task: str, stored: StoredMessage) -> dict[str, Any]:
-    """Return what a backend stores of the arguments with ``result_extended``, without what is redacted.
+    """Return the arguments as a backend stores them with ``result_extended``, redacted.
 
     Of a body that is not JSON it is nothing, as for everyone who did not run it.
     """

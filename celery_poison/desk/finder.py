@@ -123,7 +123,7 @@ class Finder:
     # --- groups --------------------------------------------------------------------------------
 
     def by_queue(self) -> Counted:
-        """Return what is alike in task, cause and queue.
+        """Return the groups that are alike in task, cause and queue.
 
         What versions of before quarantined is put into its groups first. Not whole: Redis takes no writes.
         """
@@ -298,7 +298,7 @@ class Finder:
     def records(
         self, where: Filter = _ALL, state: State = State.NDLV, *, offset: int = 0, limit: int | None = None
     ) -> Iterator[MessageRecord]:
-        """Yield what matches, the newest first, as it is asked for.
+        """Yield the matching messages, the newest first, as they are asked for.
 
         Args:
             offset: so many are left out first.

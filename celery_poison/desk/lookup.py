@@ -54,7 +54,7 @@ class Lookup:
         return record
 
     def find_each(self, ids: Sequence[str]) -> list[MessageRecord | PoisonError]:
-        """Return what :meth:`find` finds by whole ids, or raises; mids are read in one round trip."""
+        """Find by whole ids as :meth:`find` does, errors as values; mids are read in one round trip."""
         records: list[MessageRecord | PoisonError] = []
         for id, record in zip(ids, self._queries.records(ids), strict=True):
             try:

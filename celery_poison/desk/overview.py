@@ -125,7 +125,7 @@ class Overview:
 
     @property
     def verdict(self) -> list[str]:
-        """What a person must know first, in one to three sentences."""
+        """Return the most urgent news, in one to three sentences."""
         sentences = []
         if self.quarantined:
             need = "message needs" if self.quarantined == 1 else "messages need"
@@ -155,7 +155,7 @@ class Overview:
         return [sentence for panel in self.panels for sentence in panel.decisions]
 
     def panel(self, name: str) -> Any:
-        """Return what the extension shows that has a panel of this name; None: nothing."""
+        """Return the panel of this name of an extension; None: there is none."""
         return next((panel.value for panel in self.panels if panel.name == name), None)
 
     @property
@@ -183,7 +183,7 @@ class Overview:
 
     @property
     def next(self) -> list[str]:
-        """What to type now."""
+        """Return the commands to type now."""
         typed = ["poison groups"] if self.quarantined > 1 else []
         typed += [f"poison show {argument(short(self.oldest.id))}"] if self.oldest else []
         typed += [f"poison show {argument(short(record.id))}" for record in self.observed[:1]]
@@ -244,7 +244,7 @@ class Overview:
         return [w for w in self.workers if w.troubled_at is None or self.at - w.troubled_at < FADED]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what ``status --json`` prints."""
+        """Return the object that ``status --json`` prints."""
         shown = asdict(self)
         for name in ("stranded", "observed", "panels", "last_death", "deaths_allowed"):
             del shown[name]

@@ -33,7 +33,7 @@ OTHERS: Labels = ("(other)", "(other)", "(other)")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known of the whole, as of one moment; nothing at all before the first answer of Redis.
+    """The quarantine and the fleet as of one moment; nothing at all before the first answer of Redis.
 
     Attributes:
         newest: what came to quarantine last, newest first.

@@ -61,19 +61,19 @@ class Detail(NamedTuple):
 
     @property
     def story(self) -> str:
-        """What happened to the message, how it ended if it has, and what became of its changed copy."""
+        """Return the story of a message, its end, and the story of its changed copy."""
         ended = how_it_ended(self.history) if self.record.state == State.DLVD else ""
         copy = f"Of the copy: {STANDING[self.copy.record.state]} {self.copy._own}" if self.copy else ""
         return " ".join(filter(None, (ended, why(self.record, observe_only=self.observe_only), copy)))
 
     @property
     def _own(self) -> str:
-        """What happened to a copy: its counts and causes are the original's, if it has ended well."""
+        """Return the story of a copy: its counts and causes are the original's, if it has ended well."""
         ended = how_it_ended(self.history) if self.record.state == State.DLVD else ""
         return ended or self.story
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what ``show --json`` prints, but for the body."""
+        """Return the object that ``show --json`` prints, but for the body."""
         shown = {**self.record.as_dict(), "story": self.story, "history": self.history}
         if self.stored is not None:
             shown.update((name, getattr(self.stored, name)) for name in ("content_type", "content_encoding"))
@@ -84,7 +84,7 @@ class Detail(NamedTuple):
 
 
 class Reading:
-    """What is in quarantine. Raises as ``Quarantine``."""
+    """The messages in quarantine. Raises as ``Quarantine``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -133,7 +133,7 @@ class Reading:
         yield from (record for record in self._queries.waiting() if record.mid not in seen)
 
     def groups(self, *, where: Filter | str | None = None, by: By | str = By.FINGERPRINT) -> Groups:
-        """Return what is in quarantine, counted by task, cause and fingerprint, the largest group first.
+        """Return the messages in quarantine, counted by task, cause and fingerprint, the largest group first.
 
         Args:
             where: only messages that match; ``Filter.of_group(group)`` are those of one group. Beside task,
@@ -185,7 +185,7 @@ class Reading:
         return Detail(record, entries, stored, KeptFailure.decode(raw.get("failure")), copy, redact=redact)
 
     def _copy_of(self, record: MessageRecord) -> Detail | None:
-        """Return what is known of the changed copy of a message, whose task id is the same."""
+        """Return the changed copy of a message, whose task id is the same."""
         if not record.edited_to:
             return None
         kept = self._queries.record(record.edited_to)
@@ -214,7 +214,7 @@ class Reading:
         return record.fingerprint, record.task
 
     def history(self, id: str) -> Entries:
-        """Return what the journal says about a task id, oldest entry first; [] if it says nothing."""
+        """Return the journal's entries about a task id, the oldest first; [] for none."""
         try:
             record = self.get(id)
         except MessageNotFound:
@@ -241,7 +241,7 @@ class Reading:
 
 
 def remembered(history: Sequence[Entry]) -> MessageRecord:
-    """Return what the last journal entry says about a message that has no record any more."""
+    """Return a message that has no record any more, by its last journal entry."""
     last = history[-1]
     names = ("id", "mid", "task", "queue", "cause", "worker", "incident", *_COUNTS)
     found = MessageRecord.from_hash({name: last[name] for name in names}, State(last["state"]))

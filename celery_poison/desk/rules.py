@@ -53,7 +53,7 @@ class BlockList(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPolicy(Record):
-    """What one task tolerates.
+    """The policy of one task.
 
     Attributes:
         task: its name; ``*`` is what was overridden for every task, ``queue:NAME`` what differs in a queue.
@@ -86,7 +86,7 @@ class PolicyChange(NamedTuple):
 
 
 class Rules:
-    """What an operator puts in force. Raises, ``actor`` and ``note`` as of ``Quarantine``."""
+    """The rules that an operator puts in force. Raises, ``actor`` and ``note`` as of ``Quarantine``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -95,7 +95,7 @@ class Rules:
     # --- block list (NEW-3) --------------------------------------------------------------------
 
     def blocks(self) -> BlockList:
-        """Return what is blocked."""
+        """Return the blocks in force."""
         self._store.check_owner()
         version, raw, now = stored.read(self._ledger, self._ledger.keys.blocks)
         rules, complaints = read_rules(raw, now)

@@ -301,7 +301,7 @@ def ranked(groups: Iterable[Group]) -> list[Group]:
 
 
 class Count:
-    """What is known of one group so far."""
+    """The count of one group so far."""
 
     __slots__ = ("count", "first_seen", "last_seen", "newest", "relapsed")
 

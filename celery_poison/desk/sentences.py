@@ -133,12 +133,12 @@ def at(entry: Entry) -> str:
 
 
 def by_event() -> Mapping[str, Callable[[Entry], str]]:
-    """Return what says each event of docs/journal.md."""
+    """Return the sentence of each event of docs/journal.md."""
     return ChainMap(_SENTENCES, *(room.SENTENCES for room in rooms_with("sentences")))
 
 
 def sentence(entry: Entry) -> str:
-    """Return what one journal entry says happened."""
+    """Return one journal entry as a sentence."""
     tell = by_event().get(entry.get("event", ""))
     return clean(tell(entry) if tell else entry.get("event", "?"))
 

@@ -212,7 +212,7 @@ class _Search:
         return RECOVERED * self._activation
 
     def unacked(self, held: Iterable[HeldMessage]) -> Iterator[Stuck]:
-        """Yield what is unacknowledged, and in no worker's hands."""
+        """Yield the unacknowledged messages that no worker holds."""
         for each in held:
             # Another app on this broker has a ledger of its own.
             owner = self._owners.get(each.owner or "", _Owner())
@@ -236,7 +236,7 @@ class _Search:
         return self._now - max(owner.heard, *(moment or 0.0 for moment in heard))
 
     def _cure(self, queue: str, else_: str) -> str:
-        """Return what to type: a worker brings a monitor along."""
+        """Return the command that cures it: a worker brings a monitor along."""
         if queue and queue not in self._consumed:
             return command(f"worker -Q {shlex.quote(queue)}")
         return else_ if self._monitor else command("poison monitor")

@@ -81,7 +81,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
 
 
 def _in_ledger(queries: Views, settings: Settings) -> dict[str, Any]:
-    """Return what the ledger knows of messages and workers, by the names of fields."""
+    """Return the ledger's figures of messages and workers, by the names of fields."""
     return {
         **queries.suspects(),
         "namespace": settings.namespace,
@@ -119,7 +119,7 @@ def _last_end(queries: Views, now: float) -> float | None:
 
 
 def _lost_workers(queries: Views, workers: Sequence[WorkerRecord]) -> Iterator[Lost]:
-    """Yield who is frozen, silent or dead, and whose node has not come back."""
+    """Yield the frozen, silent and dead workers whose nodes have not come back."""
     back = {worker.node for worker in workers if worker.alive}
     for worker in workers:
         if worker.frozen_since is not None:
@@ -227,7 +227,7 @@ def _worker_faults(seen: Overview) -> Iterator[str]:
 
 
 def _server(client: redis.Redis) -> tuple[list[str], list[str]]:
-    """Return what makes this Redis unfit, and what is merely doubtful about it."""
+    """Return the faults that make this Redis unfit, and the doubts about it."""
     try:
         return [], check_server(client)
     except ConfigurationError as error:
@@ -260,7 +260,7 @@ def mib(size: int) -> str:
 
 
 def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] | None:
-    """Return what is wrong with a trial queue that no worker serves, and its cure; None if all is well."""
+    """Return the fault of a trial queue that no worker serves, and its cure; None if all is well."""
     queue = settings.trial_queue
     if settings.trial != "queue" or settings.observe_only:
         return None

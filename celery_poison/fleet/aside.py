@@ -65,7 +65,7 @@ class Aside:
 
 
 class Errands:
-    """What waits for brokers, disks and receivers, which may not answer.
+    """Work that waits for brokers, disks and receivers, which may not answer.
 
     Args:
         rounds: those of extensions.

@@ -21,7 +21,7 @@ CLOSE = 4
 
 
 class Glances:
-    """What the last round saw, and whether it is still so.
+    """The sights of the last round, and whether they still hold.
 
     Args:
         longest: seconds between two glances at most.

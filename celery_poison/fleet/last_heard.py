@@ -18,7 +18,7 @@ from celery_poison.ledger.rows import strings
 
 
 def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] = ()) -> Evidence:
-    """Return what is known about a worker that is about to be declared dead.
+    """Return the evidence about a worker that is about to be declared dead.
 
     Args:
         looks: when this monitor looked at all workers, in ms of Redis' clock.

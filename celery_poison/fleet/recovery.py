@@ -46,7 +46,7 @@ Flagged = Callable[[str, str, str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was done about one death.
+    """The recovery of one death's messages.
 
     Attributes:
         flagged: messages that became candidates.
@@ -143,13 +143,13 @@ class Recovery:
         return self._queries.died_before(known) if known else set()
 
     def _blow_to(self, starts: Iterable[Start]) -> Blow:
-        """Return what the death of their worker was for all of these."""
+        """Return the blow that the death of their worker was for all of these."""
         together = sum(start.phase == Phase.RUNNING for start in starts)
         deaths = [self._queries.recent_deaths(seconds) for seconds in LATELY]
         return Blow(together, deaths=deaths, workers=len(self._queries.leases()))
 
     def _facts(self, start: Start, ended: Ended, incident: Incident, blow: Blow) -> dict[str, Any]:
-        """Return what is known of one start alone, by the names of :class:`DeadStart`."""
+        """Return the facts of one start alone, by the names of :class:`DeadStart`."""
         # If it is gone, the connections of all its processes were, and not only the main one's.
         may_live = ended is not Ended.DONE and incident.how != Silence.GONE
         lives = may_live and self._queries.child_lives(start)

@@ -15,7 +15,7 @@ from celery_poison.rules.doubts import turn
 def whose_turn(
     ledger: Ledger, suspects: Mapping[str, Parked], activation_ms: int
 ) -> Iterator[tuple[str, Parked]]:
-    """Yield those parked suspects, by mid, that may be published now.
+    """Yield the parked suspects, by mid, that may be published now.
 
     What another worker then takes, which is full, is parked again.
 

@@ -105,7 +105,7 @@ class Guarded(RequestHandler):
 
     @property
     def actor(self) -> str:
-        """Whom the journal names as the one who decided."""
+        """The person whom the journal names as the one who decided."""
         name = self.current_user if isinstance(self.current_user, str) else ""
         _, _, credentials = self.request.headers.get("Authorization", "").partition(" ")
         if not name and self.application.options.basic_auth and credentials:
@@ -133,7 +133,7 @@ class Guarded(RequestHandler):
 
 
 def sentence_of(error: object) -> str:
-    """Return what is said of an error; empty where it says nothing itself."""
+    """Return the sentence for an error; empty where the error has its own."""
     return str(error) if isinstance(error, PoisonError) else getattr(error, "log_message", None) or ""
 
 

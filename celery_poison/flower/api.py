@@ -106,7 +106,7 @@ async def status(api: Api) -> Any:
 
 
 async def groups(api: Api) -> Any:
-    """Return what ``celery poison groups --json`` prints, by task and cause; ``?by=fingerprint``: finer."""
+    """Return the object of ``celery poison groups --json``, by task and cause; ``?by=fingerprint``: finer."""
     by = api.get_query_argument("by", By.CAUSE)
     if by not in [*By]:
         raise HTTPError(400, f"by must be one of {', '.join(By)}")
@@ -209,5 +209,5 @@ HOLDING: dict[str, dict[str, Question]] = {
 
 
 def routes() -> dict[str, dict[str, Question]]:
-    """Return what answers where, with what extensions bring."""
+    """Return the question behind each address, those of extensions included."""
     return {**ROUTES, **(HOLDING if act_pages.hold_kinds() else {}), **union(lambda part: part.api)}

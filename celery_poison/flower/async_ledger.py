@@ -176,7 +176,7 @@ class AsyncLedger:
         return ReadModel(self._app)
 
     async def ask(self, question: Callable[[], T], patience: float = ANSWER_TIMEOUT) -> T:
-        """Return what ``question`` returns, asked in a thread.
+        """Return the answer of ``question``, asked in a thread.
 
         Raises:
             LedgerUnavailable: no answer in time, or too many wait for one already.

@@ -28,7 +28,7 @@ from celery_poison.states import State
 
 
 class Editable(NamedTuple):
-    """What may be changed of a message, as it is typed."""
+    """The editable parts of a message, as they are typed."""
 
     record: MessageRecord
     args: str
@@ -48,7 +48,7 @@ def can_edit(record: MessageRecord, stored: StoredMessage | None) -> bool:
 
 
 async def editable(of: Guarded, id: str) -> Editable:
-    """Return what is to be typed into.
+    """Return the parts of a message to be typed into.
 
     Raises:
         MessageNotFound, IllegalTransition: it is not in quarantine.

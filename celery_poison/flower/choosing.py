@@ -117,7 +117,7 @@ class NothingChosen(PoisonError):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whom an act is for: messages named one by one, or all that match a filter.
+    """The messages of an act: named one by one, or all that match a filter.
 
     Attributes:
         until: of those that match, only what came until then, in seconds of Redis' clock: what arrives after
@@ -163,7 +163,7 @@ class Choice:
         return Found(rows, len(matching), not walk.is_over, walk.looked)
 
     def mids(self, quarantine: Quarantine) -> Sequence[str]:
-        """Return whom an act is for, at the moment when it begins."""
+        """Return the mids of an act, at the moment when it begins."""
         if not self.everything:
             return self.ids
         words = shlex.join(["--filter", self.text]) if self.text else "--all"
@@ -174,7 +174,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a list shows. ``text`` is a filter as on the command line, or words to search for, or empty.
+    """The content of a list. ``text``: a filter as on the command line, words to search for, or empty.
 
     Attributes:
         begin: where matches are not counted: from when on it is looked for, in ms; 0: from the first.
@@ -216,7 +216,7 @@ class Listing:
 
     @property
     def query(self) -> str:
-        """This list as the query of an address."""
+        """The list as the query of an address."""
         words = {
             "state": self.state if self.state != "NDLV" else "",
             "filter": self.text,

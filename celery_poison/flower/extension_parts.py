@@ -52,7 +52,7 @@ class HoldKind(NamedTuple):
 
 
 class FlowerPart(NamedTuple):
-    """What one extension brings.
+    """The pages and panels of one extension.
 
     Attributes:
         routes, api: as ``flower.handlers``, and ``ROUTES`` of ``api``, have them.
@@ -72,7 +72,7 @@ class FlowerPart(NamedTuple):
 
 
 def all_parts() -> list[FlowerPart]:
-    """Return what the extensions bring that were not left out, by the names of their rooms."""
+    """Return the parts of all extensions that were not left out, by the names of their rooms."""
     return [room.PART for room in sorted(rooms_with("flower"), key=attrgetter("__name__"))]
 
 

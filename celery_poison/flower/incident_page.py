@@ -77,7 +77,7 @@ class WorkerDeath(NamedTuple):
 
 
 class IncidentsShown(NamedTuple):
-    """What the page shows; ``slowest``: seconds of the longest recovery."""
+    """The content of the page; ``slowest``: seconds of the longest recovery."""
 
     deaths: list[WorkerDeath]
     processes: int

@@ -43,7 +43,7 @@ class JournalStep(NamedTuple):
 
 
 class MessageStory(NamedTuple):
-    """What the page shows, worded.
+    """The content of the page, worded.
 
     Attributes:
         steps: the newest of its life; ``left_out`` earlier ones are not shown.
@@ -78,7 +78,7 @@ class MessageStory(NamedTuple):
 
 
 async def read_story(ledger: AsyncLedger, id: str, *, names_only: bool = False) -> MessageStory:
-    """Return what is known about a message, by mid or task id.
+    """Return the story of a message, by mid or task id.
 
     Args:
         names_only: of headers and properties; their values are for those whose name is known.
@@ -166,7 +166,7 @@ def _step(entry: Mapping[str, str]) -> JournalStep:
 
 
 def _evidence(text: str) -> dict[str, str]:
-    """Return what a death left behind; a stack as people read it, with a line for each call."""
+    """Return the evidence of a death; a stack as people read it, with a line for each call."""
     try:
         evidence: Any = json.loads(text or "{}")
     except (ValueError, RecursionError):

@@ -64,7 +64,7 @@ class Page(Guarded, BaseHandler):
         return str(trouble)
 
     def offers(self, state: str) -> list[MessageAct]:
-        """Return what can be done here with a message in this state."""
+        """Return the acts offered here for a message in this state."""
         return [] if self.closed else [each for each in ACTIONS.values() if state in each.states]
 
     def asked(self, name: str) -> str:
@@ -228,7 +228,7 @@ class ActingPage(Page):
 
 
 class PreviewPage(ActingPage):
-    """What an act would touch, before it does."""
+    """A preview of the messages that an act would touch."""
 
     @authenticated
     async def post(self, verb: str) -> None:
@@ -256,7 +256,7 @@ class PreviewPage(ActingPage):
 
 
 class EditPage(ActingPage):
-    """What a message calls its task with, to be changed."""
+    """The call that a message makes of its task, to be changed."""
 
     @authenticated
     async def get(self, id: str) -> None:
@@ -281,7 +281,7 @@ class EditPage(ActingPage):
 
 
 class BlockPage(ActingPage):
-    """What is blocked, and a form that blocks more, for the message ``?id=`` or the task ``?task=``."""
+    """The blocks, and a form for more, for the message ``?id=`` or the task ``?task=``."""
 
     @authenticated
     async def get(self) -> None:

@@ -67,7 +67,7 @@ def arguments(app: Celery, redact: Redact, task: str, stored: StoredMessage) -> 
 
 
 def _said_instead(headers: Mapping[str, Any], body: Any) -> str:
-    """Return what the producer wants people to see instead of the arguments; empty: it does not say."""
+    """Return the producer's own text for people instead of the arguments; empty: none."""
     said = [headers.get("argsrepr"), headers.get("kwargsrepr")]
     real = [saferepr(each) for each in call_in(body)[:2]]
     pairs = zip(said, real, strict=True)
@@ -253,7 +253,7 @@ def hash_of(secret: bytes, task: str, body: bytes | str, arguments: Arguments | 
 
 
 def arguments_of(body: bytes | str) -> Arguments | None:
-    """Return what a task is called with, from a body in JSON; None if that cannot be read."""
+    """Return the arguments of a task's call, from a body in JSON; None if that cannot be read."""
     try:
         args, kwargs, _ = call_in(_READ(body) if isinstance(body, str) else json.loads(body))
     except (BodyBroken, ValueError, TypeError, RecursionError):

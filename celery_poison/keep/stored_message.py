@@ -88,7 +88,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(message: Any) -> Identity:
-    """Return what a message can be called, whatever is in its headers.
+    """Return the ids of a message, whatever is in its headers.
 
     Raises:
         Exception: it cannot even be kept.

@@ -36,7 +36,7 @@ WHY_FORCE = {
 
 
 class DecisionTransitions(LedgerPart):
-    """What a person decides about a message, or asks a second person for."""
+    """The decisions of a person about a message, and requests for a second person."""
 
     def decide(self, mid: str, verb: str, actor: str, note: str = "") -> int:
         """Reserve a message in quarantine for one operator; return the number of the decision.
@@ -276,7 +276,7 @@ class GroupTransitions(LedgerPart):
 
 
 class PolicyTransitions(LedgerPart):
-    """What a person decides for the whole fleet."""
+    """The decisions of a person for the whole fleet."""
 
     def set(self, task: str, options: str, expected: int, actor: str, note: str) -> int:
         """Override the policy of a task, or of every task (``*``), at run time; return the new version.

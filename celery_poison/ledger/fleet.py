@@ -72,7 +72,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class GateLimits:
-    """What closes the fleet gate: the settings ``fleet_gate_*``, times in ms."""
+    """The limits that close the fleet gate: the settings ``fleet_gate_*``, times in ms."""
 
     share: float
     workers: int

@@ -23,7 +23,7 @@ _SCANNED = 5000
 
 
 class GroupKind(StrEnum):
-    """What is alike beside task and cause."""
+    """The property that a group shares beside task and cause."""
 
     QUEUE = "queue"
     FINGERPRINT = "fingerprint"
@@ -120,7 +120,7 @@ class Groups(Reader):
     def members(
         self, shas: Sequence[str], since: float = 0.0, until: float | None = None, oldest_first: bool = False
     ) -> Iterator[Index]:
-        """Yield what is in some groups together, in pages, newest or oldest first; as ``pages`` does."""
+        """Yield the members of some groups together, in pages, newest or oldest first; as ``pages`` does."""
         keys, size = [self._keys.group(sha) for sha in shas], FIRST
         newest, oldest = "+inf" if until is None else round(until * 1000), round(since * 1000)
         first, last = (oldest, newest) if oldest_first else (newest, oldest)

@@ -11,7 +11,7 @@ _REBIRTH = re.compile(r"r\d+$")
 
 
 def life_of(incarnation: str) -> str:
-    """Return what stays the same of an incarnation when its worker rejoins."""
+    """Return the part of an incarnation that stays the same when its worker rejoins."""
     return _REBIRTH.sub("", incarnation)
 
 

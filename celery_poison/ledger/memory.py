@@ -18,7 +18,7 @@ _KNOWN_FOR = 60.0
 
 
 class Fullness(NamedTuple):
-    """What a Redis holds, in bytes.
+    """The memory that a Redis holds, in bytes.
 
     Attributes:
         used: by everything in it, of whomever.

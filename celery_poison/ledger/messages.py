@@ -22,7 +22,7 @@ _NO_KEYS: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class MessageState:
-    """What ``look`` saw: a message's newest start, lineage, record in quarantine and parking."""
+    """A message's newest start, lineage, record in quarantine and parking, as ``look`` saw them."""
 
     raw: bytes
     start: Start | None

@@ -53,7 +53,7 @@ class Messages(Reader):
         return (start_of(raw) for _, raw in self._fields(self._keys.running, mids))
 
     def under_way(self, mids: Iterable[str]) -> set[str]:
-        """Return those of ``mids`` whose newest start is being received, or runs, and has not finished."""
+        """Return the mids whose newest start is being received, or runs, and has not finished."""
         rows = self._fields(self._keys.running, mids)
         starts = [(mid, start) for mid, raw in rows if (start := start_of(raw))]
         ends = zip(starts, self.ends(start.token for _, start in starts), strict=True)
@@ -128,7 +128,7 @@ class Messages(Reader):
         return {decoded(id) for id in ids}
 
     def suspected(self, ids: Sequence[str]) -> list[MessageRecord]:
-        """Return what is known of the last death of each task id, if anything is."""
+        """Return the record of the last death of each task id, if there is one."""
         return [MessageRecord.from_hash(row, State.TBDL) for row in self._lineages(ids)]
 
     def _lineages(self, ids: Iterable[str]) -> list[dict[str, str]]:
@@ -139,7 +139,7 @@ class Messages(Reader):
             return [as_text(row) for row in pipe.execute()]
 
     def history(self, id: str) -> History:
-        """Return what counts for or against a task id."""
+        """Return the counts for and against a task id."""
         with clear_errors("reading a lineage"):
             raw: Any = self._client.hgetall(self._keys.lineage(id))
         return history_of(as_text(raw))

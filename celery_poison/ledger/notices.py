@@ -24,7 +24,7 @@ SUSPECTED = "celery_poison: Task %s[%s] %s; it is a candidate now (death %d)"
 
 
 class Fact(StrEnum):
-    """What happened to a task; the last three are what people decide."""
+    """A fact about a task; the last three are decisions of people."""
 
     CANDIDATE = "candidate"
     RELEASED = "release"

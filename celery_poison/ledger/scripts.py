@@ -98,7 +98,7 @@ _PARTS = (
 
 
 def _prelude(text: str, own_parts: Sequence[str]) -> str:
-    """Return what ``text`` uses of the shared parts: Redis makes their functions anew in every call."""
+    """Return the shared parts that ``text`` uses: Redis makes their functions anew in every call."""
     prelude = ""
     for part in (*own_parts, *map(_read, (f"_{name}" for name in reversed(_PARTS)))):
         names = "|".join(re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE))

@@ -14,7 +14,7 @@ from celery_poison.model import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish(Record):
-    """What a person asked for that needs two persons.
+    """A person's request that needs a second person.
 
     Attributes:
         act: what is typed for it, after ``celery poison``.
@@ -31,7 +31,7 @@ class Wish(Record):
 
     @classmethod
     def decode(cls, raw: bytes | str) -> Self:
-        """Return it; ValueError: it is none."""
+        """Return the decoded request; ValueError: it is none."""
         try:
             wish = json.loads(raw)
             return cls(
@@ -47,13 +47,13 @@ class Wish(Record):
 
     @property
     def story(self) -> str:
-        """It in a sentence."""
+        """Return the request as a sentence."""
         note = f": {self.note}" if self.note else ""
         return f"{self.actor} asked for {self.act} ({count_of(self.messages, 'message')}){note}"
 
     @property
     def how(self) -> str:
-        """What the second person does."""
+        """Return the act of the second person."""
         same = "ids" if "ID..." in self.act else "words"
         return f"another person does it by the same {same}: celery poison {self.act} --actor NAME"
 

@@ -58,7 +58,7 @@ class Views(Messages, FleetReader, Groups):
     """Reads one ledger: its ``read``. Every method raises ``LedgerUnavailable`` when Redis is away."""
 
     def waiting(self) -> Iterator[MessageRecord]:
-        """Yield what is parked (TBDL)."""
+        """Yield the parked messages (TBDL)."""
         for page in batches(self.parked_now()):
             _, times = self.awaited_by(mid for mid, _ in page)
             for mid, parked in page:
@@ -134,7 +134,7 @@ class Views(Messages, FleetReader, Groups):
         return [decoded(mid) for mid in mids]
 
     def originals(self, mids: Iterable[str]) -> list[dict[str, bytes]]:
-        """Return what is published again of each of these messages, in one round trip; {} of an unknown one.
+        """Return the stored fields to publish each of these messages again, in one round trip; {}: unknown.
 
         For few at a time: bodies may be large.
         """
@@ -199,7 +199,7 @@ class Views(Messages, FleetReader, Groups):
             seen.update(ids)
 
     def live(self) -> Iterator[MessageRecord]:
-        """Yield what runs at this moment (DLNG), with its history where it has one."""
+        """Yield the messages that run at this moment (DLNG), with their histories where they have one."""
         for page in batches(self.running()):
             with clear_errors("reading running messages"):
                 pipe = self._client.pipeline(transaction=False)

@@ -33,11 +33,11 @@ class Family:
     kind: type[Fillable] = GaugeMetricFamily
 
     def metric(self) -> Fillable:
-        """Return it without a number."""
+        """Return the metric without a number."""
         return self.kind(PREFIX + self.name, self.says, labels=self.labels)
 
     def filled(self, *seen: Any) -> Fillable:
-        """Return it with what ``read`` finds in what was seen."""
+        """Return the metric with the numbers that ``read`` finds."""
         metric, found = self.metric(), self.read(*seen)
         rows: Rows = found if isinstance(found, Iterable) else [] if found is None else [((), found)]
         if isinstance(metric, HistogramMetricFamily):

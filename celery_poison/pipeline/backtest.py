@@ -88,7 +88,7 @@ def backtest(
 def past(
     ask: Ask, window: Window = ALWAYS, settings: InForce = DEFAULTS
 ) -> tuple[list[Step], list[date], InForce]:
-    """Return what a back-test replays: what a policy can treat differently, by the time of its end.
+    """Return the steps of a back-test: those that a policy can treat differently, by the time of their end.
 
     Returns:
         these steps; all days from the first to the last, UTC; the policy in force at the end, for every task

@@ -307,7 +307,7 @@ def is_accused(row: Mapping[str, Any]) -> bool:
 
 
 def anomalies(blamed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return those rows of blame that kill more often than before the window, or did not run before.
+    """Return the rows of blame that kill more often than before the window, or did not run before.
 
     Only of what is guilty or suspicious, since the rate of a host rises with that of a bad task; with eight
     deaths at least, twice what they would have been at the rate before, and not by a chance of 5 % in all.

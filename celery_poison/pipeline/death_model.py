@@ -71,7 +71,7 @@ class RunGroups:
 
 
 class Judged(NamedTuple):
-    """What the model says about one element.
+    """The model's judgement of one element.
 
     Attributes:
         deaths, expected: with the run time it had, in the company it had, were it like the others.
@@ -179,7 +179,7 @@ class _Dimension:
         return np.bincount(self.codes, values, self.size + 1).astype(np.float64)
 
     def alone(self, mean: Floats) -> Floats:
-        """Return what is expected of each element without its own effect."""
+        """Return the expected deaths of each element without its own effect."""
         return np.maximum(self.sums(mean) / self.times, _NOTHING)
 
     @property

@@ -267,7 +267,7 @@ class Derived:
         return blamed
 
     def ask(self, query: str) -> Any:
-        """Return what a query finds, as an Arrow table; ``{incidents}`` in it is the table of that name.
+        """Return the result of a query, as an Arrow table; ``{incidents}`` in it is the table of that name.
 
         ``{deaths}`` are the attempts that died.
         """

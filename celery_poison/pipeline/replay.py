@@ -26,7 +26,7 @@ _ENOUGH = 100
 
 
 class InForce(NamedTuple):
-    """What decided about a message; the names are those of the settings, without their prefix.
+    """The policy that decided about a message; the names are those of the settings, without their prefix.
 
     How large a message may be is not among it: no larger one ever ran.
     """
@@ -61,7 +61,7 @@ class Step(NamedTuple):
 def timeline(
     changes: Iterable[tuple[datetime, str, str]] = (), settings: InForce = DEFAULTS
 ) -> Callable[[datetime, str], InForce]:
-    """Return what tells which policy was in force at a moment for a task.
+    """Return a function that names the policy in force at a moment for a task.
 
     Args:
         changes: ``policy_changed`` entries of the journal, by time: time, task, note.
@@ -99,7 +99,7 @@ def _after(options: Policy, note: str) -> Policy:
 
 @dataclass(slots=True)
 class PolicyCost:
-    """What a policy would have cost.
+    """The cost that a policy would have had.
 
     Attributes:
         deaths_on: day -> processes and workers that died on it.

@@ -36,7 +36,7 @@ Keys = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _Sought:
-    """What a task looks for.
+    """The aim of a task's search.
 
     Attributes:
         keys: of any row.

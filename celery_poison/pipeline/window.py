@@ -25,7 +25,7 @@ class Window:
 
     @classmethod
     def of(cls, since: str | None, until: str | None, last: date | None) -> Self:
-        """Return what the options say.
+        """Return the window that the options ask for.
 
         Args:
             last: the newest day in the lake, from which ``Nd`` counts back; None for an empty lake.

@@ -15,7 +15,7 @@ from celery_poison.model import Record
 
 
 class RuleKind(StrEnum):
-    """What a rule goes by."""
+    """The property of a message that a rule goes by."""
 
     TASK = "task"
     FINGERPRINT = "fingerprint"

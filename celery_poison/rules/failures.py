@@ -23,7 +23,7 @@ ATTEMPTS, WORD, HEADER = 20, 200, 8000
 
 
 class Failure(NamedTuple):
-    """What one attempt raised.
+    """The exception of one attempt.
 
     Attributes:
         exception: its class, with its module unless it is built in.
@@ -58,7 +58,7 @@ class PastAttempt(NamedTuple):
 
 
 class KeptFailure(NamedTuple):
-    """What quarantine keeps of a failure.
+    """The part of a failure that quarantine keeps.
 
     Attributes:
         message, traceback: of the last attempt.
@@ -104,7 +104,7 @@ def kinds_of(error: BaseException) -> list[str]:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what an attempt raised."""
+    """Return the failure of an attempt."""
     frames = list(traceback.walk_tb(error.__traceback__))
     codes = [(frame.f_code, line) for frame, line in reversed(frames)]
     stack = [_cut(f"{code.co_name} ({code.co_filename}:{line})", 2 * WORD) for code, line in codes]
@@ -136,7 +136,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def earlier_of(header: Any) -> list[PastAttempt]:
-    """Return what earlier attempts raised, oldest first, by the header of a retry."""
+    """Return the failures of earlier attempts, the oldest first, by the header of a retry."""
     if not isinstance(header, str) or len(header) > 2 * HEADER:
         return []
     with suppress(ValueError, TypeError, RecursionError):
@@ -172,7 +172,7 @@ def carried_by_release(headers: Mapping[str, Any], name: str, kept: KeptFailure 
 
 
 def last_trouble(history: History, header: Any) -> tuple[str, str]:
-    """Return what the last run of this task id died of or raised, and its evidence, encoded."""
+    """Return the cause or exception of the last run of this task id, and its evidence, encoded."""
     earlier = earlier_of(header)
     released = history.probation and history.cause != causes.FAILURE
     if not earlier or history.strikes or released:

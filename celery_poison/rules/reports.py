@@ -159,5 +159,5 @@ class Report:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the report as plain data."""
         return {**asdict(self), "unsent": [asdict(each) for each in self.unsent]}

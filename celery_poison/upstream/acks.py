@@ -12,7 +12,7 @@ from celery_poison.errors import ConfigurationError
 
 
 class GuardedTask(Task):
-    """What every guarded task is, for modules that make none; ``PoisonTask`` derives from it."""
+    """The base of every guarded task, for modules that make none; ``PoisonTask`` derives from it."""
 
     abstract = True
 
@@ -37,7 +37,7 @@ def acknowledge_late(task: Any) -> None:
 
 
 def own_acks_of(task: Any) -> tuple[bool | None, bool | None]:
-    """Return what a task says itself, as ``GuardedTask.own_acks``."""
+    """Return a task's own settings, as ``GuardedTask.own_acks``."""
     kind = type(task)
     if not isinstance(task, GuardedTask):
         return task.acks_late, task.reject_on_worker_lost

@@ -32,7 +32,7 @@ TESTED_VERSIONS: Mapping[str, tuple[str, str]] = {
 
 
 class Area(Enum):
-    """What rests on some of the hooks; the values say what becomes of it where one does not fit."""
+    """A part of the plugin that rests on some hooks; the values say what fails with them."""
 
     GUARD = "no task can be guarded, and the worker does not start"
     REDIS = (

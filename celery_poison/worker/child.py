@@ -58,7 +58,7 @@ LEAVE_NOTHING = (End.RETURNED, End.RETRIED, End.IGNORED, End.WAITS, End.NOT_REAC
 
 @dataclass(slots=True, eq=False)
 class RunningTask:
-    """What is known of a run in this process.
+    """A run in this process, as far as it is known.
 
     Attributes:
         serving: for whom it runs.

@@ -92,6 +92,6 @@ def _combined(own: Any) -> type[Request]:
 
 
 def _names(kind: type, base: type) -> set[str]:
-    """Return what ``kind`` defines that ``base`` does not know."""
+    """Return the names that ``kind`` defines and ``base`` does not know."""
     kinds = (parent for parent in kind.__mro__ if not issubclass(base, parent))
     return {name for parent in kinds for name in vars(parent) if not name.startswith("__")} - {*dir(base)}

@@ -46,7 +46,7 @@ _SIGNAL = re.compile(r"^signal (\d+)$", re.MULTILINE)
 
 
 class CrashReport(NamedTuple):
-    """What one process left behind.
+    """The report that one process left behind.
 
     Attributes:
         signal: by which it was asked to end, during its last task; None for none.
@@ -80,7 +80,7 @@ class CrashReports:
         fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def read(self, pid: int, *, forget: bool = True) -> CrashReport:
-        """Return what the process said that has ended, or is about to, and forget it."""
+        """Return the report of a process that has ended, or is about to, and forget it."""
         file = Path(self.path, str(pid))
         try:
             with file.open("rb") as opened:

@@ -120,7 +120,7 @@ class Delivery:
 
 
 def attempt_of(delivery: Delivery) -> Attempt:
-    """Return what ``self.request.poison`` shows for a delivery."""
+    """Return the attempt that ``self.request.poison`` shows for a delivery."""
     history = delivery.history
     cause, found = last_trouble(history, delivery.message.headers.get(FAILURES))
     return Attempt(
@@ -156,7 +156,7 @@ def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, en
 
 
 def _cut_off(delivery: Delivery, recorded: MessageState, ended: Ended) -> str:
-    """Return what has cut a run of this very message off; empty: nothing has.
+    """Return the cause that has cut a run of this very message off; empty: none has.
 
     Its own worker may let a copy in before that is on record: then the start is there still.
     """

@@ -129,7 +129,7 @@ def _counted(worker_key: str) -> bytes:
 
 
 def open_durable(settings: Settings, ledger: Ledger, writer: Writer) -> Durable | None:
-    """Return what makes starts safe; None where they need not be (``poison_durability="process"``)."""
+    """Return the writer that makes starts safe; None with ``poison_durability="process"``."""
     if settings.durability != "sync":
         return None
     return Durable(ledger.client, writer, fail_open=settings.fail_open)

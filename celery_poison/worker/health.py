@@ -32,7 +32,7 @@ logger = get_logger("celery_poison")
 
 @dataclass(eq=False, repr=False)
 class Health:
-    """What one worker knows of its ledger's health.
+    """The health of one worker's ledger, as far as the worker knows.
 
     Attributes:
         is_up: whether it answered when it was asked last; the heartbeat asks.

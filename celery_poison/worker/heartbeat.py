@@ -71,7 +71,7 @@ class _Portrait(Protocol):
 
 
 class _Pulse(Protocol):
-    """What :class:`celery_poison.worker.pulse_thread.WorkerPulse` knows."""
+    """The facts of :class:`celery_poison.worker.pulse_thread.WorkerPulse`."""
 
     @property
     def portrait(self) -> _Portrait: ...

@@ -94,7 +94,7 @@ class InFlight:
         self._let_in.add(token)
 
     def dropped(self, token: str) -> None:
-        """It was revoked, expired or rejected before it went to the pool."""
+        """Forget a message that was revoked, expired or rejected before it went to the pool."""
         self._let_in.discard(token)
 
     def went_to_pool(self, token: str, request: Any) -> None:
@@ -238,7 +238,7 @@ class DeferredCleanup:
         return bool(self._waiting)
 
     def recent(self) -> list[Acknowledged]:
-        """Return what was acknowledged just now, and is still on record for that."""
+        """Return the messages that were acknowledged just now, and are still on record for that."""
         return list(self._waiting.copy())[-MEMORY:]
 
     def tokens(self) -> set[str]:

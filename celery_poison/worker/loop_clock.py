@@ -36,7 +36,7 @@ class LoopClock:
         hub.on_tick.add(self.turn)
 
     def connected(self) -> None:
-        """There is a broker connection, and a loop is about to begin."""
+        """Note a new broker connection: a loop is about to begin."""
         self._turned, self._is_on, self._away_since = None, True, None
 
     def away(self) -> None:

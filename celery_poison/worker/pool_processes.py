@@ -255,7 +255,7 @@ class Exits:
         )
 
     def evidence_of(self, error: BaseException, pid: int | None) -> Evidence:
-        """Return what is known about a death beside its cause.
+        """Return the evidence of a death beside its cause.
 
         Args:
             error: what Celery was told.
@@ -285,7 +285,7 @@ class Exits:
         return report.stack if report.raised else ()
 
     def hanging(self, pid: int) -> Evidence:
-        """Return what is known of a process that has used up its time: its memory, and where it is."""
+        """Return the evidence of a process that has used up its time: its memory, and its stack."""
         if (ended := self._ended.get(pid)) is not None:  # a cell, which was asked before it was killed
             return replace(self.so_far(pid), stack=ended.report.stack)
         stack = self._reports.where(pid) if self._reports and pid and pid != os.getpid() else ()
@@ -300,11 +300,11 @@ class Exits:
         return self._reports.wake(pid) if self._reports else None
 
     def answer(self, pid: int, since: int) -> tuple[str, ...]:
-        """Return what it has answered, as :meth:`CrashReports.answer`."""
+        """Return its answer, as :meth:`CrashReports.answer`."""
         return self._reports.answer(pid, since) if self._reports else ()
 
     def so_far(self, pid: int) -> Evidence:
-        """Return what is known of a process that may live on: its memory."""
+        """Return the evidence of a process that may live on: its memory."""
         found = self._ended.get(pid)
         return Evidence(
             rss_kb=found.peak_kb if found else procfs.peak_kb(pid) or None, limit_kb=self._kills.limit_kb
@@ -312,7 +312,7 @@ class Exits:
 
 
 class Kills:
-    """What the kernel killed for want of memory, in this control group, or on a machine without limits."""
+    """The kernel's kills for lack of memory, in this control group, or on a machine without limits."""
 
     def __init__(self) -> None:
         self._group = MemoryGroup()

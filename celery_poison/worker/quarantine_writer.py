@@ -119,7 +119,7 @@ class QuarantineWriter:
         *,
         not_rerun: bool,
     ) -> dict[str, Any]:
-        """Return what is stored of a message, where it goes, and what the journal tells about it."""
+        """Return the stored fields of a message, its destination, and its fields in the journal."""
         evidence = failure.evidence if failure else NO_EVIDENCE
         fields = self._fields(message, start.task, cause, failure)
         return {
@@ -172,7 +172,7 @@ class QuarantineWriter:
     def _fields(
         self, message: Any, task: str, cause: str, failure: Failure | None
     ) -> dict[str, str | bytes | int]:
-        """Return what is stored of a message."""
+        """Return the stored fields of a message."""
         # What died while it was being received may have died of this: it is not opened, nor the user asked.
         opened = cause != causes.RECEIVE
         shown = arguments(self.site.app, self.site.settings.redact, task, original(message)) if opened else ""
@@ -255,7 +255,7 @@ class QuarantineWriter:
             logger.warning(said, clean(start.task), clean(start.id), clean(reason))
 
     def journal_fields(self, message: Any, task: str, evidence: Evidence = NO_EVIDENCE) -> Known:
-        """Return what the journal tells about a message of this worker beside its start."""
+        """Return the journal's fields of a message of this worker beside its start."""
         asks_user = self.site.policies[task][0].fingerprint is not None
         traits = traits_of_message(message, task, self.site.recorder.secret, asks_user=asks_user)
         ours = {"release": self.site.settings.release, "evidence": evidence.encode()}

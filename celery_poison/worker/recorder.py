@@ -44,7 +44,7 @@ _KINDS = {
 
 
 class Given(NamedTuple):
-    """What a pool process was given to run; ``mark_kb`` is for :meth:`HighWater.of_run_kb`."""
+    """The input of a run in a pool process; ``mark_kb`` is for :meth:`HighWater.of_run_kb`."""
 
     body: Any
     content_type: Any
@@ -63,7 +63,7 @@ UNKNOWN = Traits()
 
 
 def traits_of(given: Given, task: str, secret: bytes, *, asks_user: bool) -> Traits:
-    """Return what tells equal messages; never raises.
+    """Return the traits by which messages count as equal; never raise.
 
     Args:
         secret: the ledger's; empty while it is not known.
@@ -137,7 +137,7 @@ class Ticket(NamedTuple):
     is_acknowledged_late: bool = False
 
     def tell(self) -> Told:
-        """Return it as plain words, which are cheap to pickle; most have no history to tell of."""
+        """Return the ticket as plain words, which are cheap to pickle; most have no history."""
         history = None if self.attempt is FIRST else tuple(self.attempt)
         return self.mid, self.token, self.queue, self.payload_bytes, self.is_acknowledged_late, history
 
@@ -269,7 +269,7 @@ class Recorder:
         return ticket.is_acknowledged_late or self._policies[task][1]
 
     def policy(self, task: str, queue: str = "") -> Policy:
-        """Return what holds for messages of a task in a queue."""
+        """Return the policy for messages of a task in a queue."""
         policy = self._policies[task][0]
         return policy.at(queue) if policy.by_queue else policy
 

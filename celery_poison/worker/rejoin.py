@@ -90,7 +90,7 @@ class Rejoin:
         self.lease.void(self.site.me.issued)
 
     def away(self) -> None:
-        """It is gone, and the worker stays: nothing is forgotten until there is another."""
+        """Note a lost connection while the worker stays: nothing is forgotten until there is another."""
         self.resync.broker_is_away = True
         self.disconnected()
 

@@ -167,7 +167,7 @@ class GuardedRequest(SentRequest):
         return bool(own) and not (usual and own >= usual)
 
     def _examine(self, error: BaseException) -> tuple[EndedRun, Evidence]:
-        """Return what is known of a run that ended with ``error``, and of its death."""
+        """Return the facts about a run that ended with ``error``, and the evidence of its death."""
         end, cause = read_end(error)
         evidence, task = NO_EVIDENCE, self._task
         if end is End.DIED:
@@ -315,7 +315,7 @@ class GuardedRequest(SentRequest):
             super().reject(requeue=True)
 
     def had_finished(self, *, succeeded: bool) -> None:
-        """It was lost after it had ended: its start is settled as one that ended well.
+        """Settle the start of a request that was lost after its end as one that ended well.
 
         Args:
             succeeded: its result is stored; else it may have asked for a retry.

@@ -34,7 +34,7 @@ is_cell = False
 
 
 class Seed(NamedTuple):
-    """What a cell has from its worker that its nursery did not have.
+    """The part of a worker's state that a cell needs and its nursery does not have.
 
     Attributes:
         worker: the incarnation for which it runs a task.

@@ -38,7 +38,7 @@ from celery_poison.worker.site import Site
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RequestNeeds(Site):
-    """What the requests of a worker work with: its site, and parts of it.
+    """The parts that the requests of a worker work with: its site, and more.
 
     Celery makes the requests: they find this by their app and host name (:func:`needs_of`).
 
@@ -69,7 +69,7 @@ def serve_requests(app: Any, hostname: str, needs: RequestNeeds) -> None:
 
 
 def needs_of(app: Any, hostname: str) -> RequestNeeds | None:
-    """Return what the requests of that worker work with; None where no worker of this process guards."""
+    """Return the parts for the requests of that worker; None where none of this process guards."""
     known = _needs_by_node(app)
     if hostname not in known and len(known) == 1:  # made by a strategy that names no worker
         return next(iter(known.values()))
@@ -357,7 +357,7 @@ class SentRequest(Request):
         return Ticket(delivery.mid, start.token, start.queue, attempt, size, self.is_acknowledged_late)
 
     def left_queue_of_pool(self) -> None:
-        """It waited for a thread of the pool, and will not begin."""
+        """Note that a request waited for a thread of the pool, and will not begin."""
 
     def went_nowhere(self) -> None:
         """The pool did not take it."""

@@ -75,7 +75,7 @@ class _Unfit(InvalidTaskError):
 
 
 def _described(error: BaseException | None) -> str:
-    """Return what a reason tells of an error: its class, since its text may quote the body.
+    """Return the class of an error for a reason: its text may quote the body.
 
     Reasons stand in the journal and in lists, where ``poison_redact`` hides nothing.
     """
@@ -131,7 +131,7 @@ class Unprocessable:
         consumer.on_unknown_message, consumer.on_decode_error = on_unknown_message, on_decode_error
 
     def around(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return what stands in for Celery's task handler, and takes what it cannot make a request of.
+        """Return the handler that stands in for Celery's, and takes messages that make no request.
 
         Plain Celery ends there, or connects anew without end: on Redis a ``KeyError`` counts as a lost
         connection.
@@ -246,7 +246,7 @@ class Unprocessable:
         return self.site.loop.consumer.on_invalid_task(None, message, error)
 
     def _fault_of_call(self, message: Any) -> DecodeError | ContentDisallowed | InvalidTaskError | None:
-        """Return what Celery trips over outside of the body: it stores nothing, and drops the message."""
+        """Return the fault outside of the body that makes Celery drop the message and store nothing."""
         task = message.headers.get("task")
         if not isinstance(task, str) or task not in self.site.app.tasks:
             return None  # not decoded: it is kept as it is
@@ -354,7 +354,7 @@ class Unprocessable:
 
 
 def _fault_of(headers: Any) -> InvalidTaskError | None:
-    """Return what Celery trips over in its own loop, long after it has taken the message."""
+    """Return the fault that stops Celery in its own loop, long after it has taken the message."""
     limits, shadow = headers.get("timelimit"), headers.get("shadow")
     if limits and not _are_limits(limits):
         return _Unfit(f"invalid timelimit: {_form(limits)}")

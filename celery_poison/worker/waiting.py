@@ -59,7 +59,7 @@ class Waiting:
         return delivery.paused
 
     def turn_of(self, delivery: Delivery, verdict: Verdict) -> Turn:
-        """Return what it may do; what has a time of its own, or is acknowledged early, begins as ever."""
+        """Return its turn; a message with a time of its own, or acknowledged early, begins as ever."""
         if self._is_paused(delivery):
             return Turn.PARK
         start, cells = delivery.start, self.cells

@@ -146,7 +146,7 @@ class GuardedWorker:
         )
 
     def _make_quarantine_writer(self) -> None:
-        """What goes by policies and by the block list."""
+        """Make the parts that go by policies and by the block list."""
         fingerprints = Fingerprints(self._app, self.complain)
         self._checker = Checker(self._ledger, fingerprints, self._recorder, self.complain)
         self.refresher = Refresher(
@@ -289,7 +289,7 @@ class GuardedWorker:
     # --- for the bootsteps ---------------------------------------------------------------------
 
     def request_needs(self) -> RequestNeeds:
-        """Return what the requests of this worker work with."""
+        """Return the parts that the requests of this worker work with."""
         return RequestNeeds(
             **self._site.as_dict(),
             holds=self._holds,
@@ -304,13 +304,13 @@ class GuardedWorker:
         )
 
     def opening(self, handler: Callable[[Any], Any]) -> Opening:
-        """Return what stands before admission, and opens what that does not."""
+        """Return the handler in front of admission that opens bodies admission does not."""
         return Opening(
             site=self._site, receive=self.admission(handler), quarantine_writer=self._quarantine_writer
         )
 
     def admission(self, handler: Callable[[Any], Any]) -> Admission:
-        """Return what stands in for ``handler``, Celery's own ``on_task_received``."""
+        """Return the handler in place of ``handler``, Celery's own ``on_task_received``."""
         return Admission(
             site=self._site,
             handler=self.unprocessable.around(handler),
@@ -327,7 +327,7 @@ class GuardedWorker:
         )
 
     def dispatcher(self, consumer: Any) -> Dispatcher:
-        """Return what stands in for the consumer's ``on_task_request``."""
+        """Return the dispatcher in place of the consumer's ``on_task_request``."""
         return Dispatcher(
             consumer=consumer,
             settings=self._settings,
@@ -355,7 +355,7 @@ class GuardedWorker:
     # --- beside its messages --------------------------------------------------------------------
 
     def connected(self, consumer: Any) -> None:
-        """It is connected to its broker, perhaps anew."""
+        """Note that the worker is connected to its broker, perhaps anew."""
         self.broadcasts.say(consumer.app.amqp.queues.consume_from.values())
         self.loop.is_filled_by_delays = self._delays.say(consumer)
         self.loop.can_lend = can_lend(consumer)

@@ -22,6 +22,14 @@ import api_page
 
 WAIVERS = Path(__file__).with_name("english_waivers.txt")
 
+#: A docstring has a thing as its subject or an imperative verb: "Return the delay", not "What is waited".
+PRONOUN_FIRST = re.compile(
+    r"(?:(?:Return|Yield) )?(?:what|whatever|those|who|whoever|whose|whom|such|there|it|they|this|that)\b",
+    re.IGNORECASE,
+)
+#: Docstrings of the package that begin with a pronoun all the same: this number may only fall.
+MOST_PRONOUNS = 148
+
 _THINGS = "cell copy document entry key lake ledger message monitor pipeline plugin process program queue relay start suspect task tool trial worker"  # noqa: E501
 _BEGINS = r"(?:^|(?<=[.!?:] )|(?<=\n))"
 PATTERNS = {
@@ -82,6 +90,25 @@ def in_package() -> list[Hit]:
     """Return the hits in texts that the program prints: help texts, log lines, errors."""
     paths = sorted(PACKAGE.rglob("*.py"))
     return [hit for path in paths for hit in _in_text(path, "\n\n".join(printed(path.read_text("utf-8"))))]
+
+
+def begin_with_a_pronoun(code: str) -> list[str]:
+    """Return the first lines of a module's docstrings that have a pronoun for a subject or an object."""
+    docs = [
+        doc.value for node in ast.walk(ast.parse(code)) if isinstance(doc := _docstring(node), ast.Constant)
+    ]
+    lines = [doc.strip().split("\n")[0] for doc in docs if isinstance(doc, str)]
+    return [line for line in lines if PRONOUN_FIRST.match(line)]
+
+
+def pronouns_in_package() -> list[str]:
+    """Return such lines of the whole package, each behind its file."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [
+        f"{path.relative_to(PACKAGE).as_posix()}: {line}"
+        for path in paths
+        for line in begin_with_a_pronoun(path.read_text("utf-8"))
+    ]
 
 
 def printed(code: str) -> list[str]:

@@ -36,6 +36,17 @@ def test_what_the_program_prints_has_none() -> None:
     )
 
 
+def test_fewer_and_fewer_docstrings_begin_with_a_pronoun() -> None:
+    lines = english.pronouns_in_package()
+    assert len(lines) <= english.MOST_PRONOUNS, f"a thing or a verb comes first; these do not: {lines}"
+
+
+def test_of_a_docstring_its_first_words_count() -> None:
+    code = '"""What is sent."""\ndef f():\n    """Return what is sent."""\ndef g():\n    """Return it."""\n'
+    code += 'def h():\n    """Return the delay."""\n'
+    assert english.begin_with_a_pronoun(code) == ["What is sent.", "Return what is sent.", "Return it."]
+
+
 @pytest.mark.parametrize("name", PATTERNS)
 def test_each_pattern_finds_its_kind(name: str) -> None:
     assert PATTERNS[name].search(SENTENCES[name])

@@ -23,7 +23,7 @@ _IMPOSSIBLE = {"x-expires": 0}
 
 
 def examine(app: Celery, connection: Connection) -> Iterator[Finding]:
-    """Yield what is found of a RabbitMQ that answers."""
+    """Yield the findings about a RabbitMQ that answers."""
     server: dict[str, Any] = connection.connection.server_properties
     product = f"{server.get('product', 'AMQP')} {server.get('version', '')}"
     # It puts back by itself, but not while a worker that is frozen is still connected.
@@ -69,7 +69,7 @@ def _writing(
 
 
 def _making(app: Celery, queue: str) -> Mapping[str, Callable[[Any], object]]:
-    """Return what a queue is made with: the rights, and a question that is refused without them."""
+    """Return the steps that make a queue: the rights, and a question that is refused without them."""
     queues = app.amqp.queues
     wanted = queues.get(queue) or app.amqp.Queues(None, create_missing=True)[queue]
     exchange, key = wanted.exchange.name, wanted.routing_key

@@ -44,7 +44,7 @@ RECHECK_FOR = 30.0
 
 
 class Book:
-    """What one process holds of one Redis broker; safe to use from any thread.
+    """The deliveries of one Redis broker that one process holds; safe to use from any thread.
 
     Args:
         channel: of that broker; its options say how the keys are called.

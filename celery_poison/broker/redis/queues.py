@@ -66,7 +66,7 @@ def publish_all(channel: Any, parcels: Sequence[Parcel]) -> list[Exception | Non
 def pushes_of(
     channel: Any, exchange: str, routing_key: str, body: bytes, parts: Mapping[str, Any]
 ) -> list[Push] | None:
-    """Return what kombu would push of a message, for each queue that it goes to; None for a broadcast.
+    """Return kombu's pushes of a message, one for each queue that it goes to; None for a broadcast.
 
     Raises:
         Unroutable: it goes to no queue.

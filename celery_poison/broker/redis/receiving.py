@@ -69,7 +69,7 @@ _FETCH_IF_ANY = (
 
 
 class Arrival(NamedTuple):
-    """What Redis has just given to a channel: ``item`` as it lay in the queue.
+    """An item that Redis has just given to a channel: ``item`` as it lay in the queue.
 
     kombu delivers it to the consumer that came last to its queue, which may be another channel of the
     connection: a project may have consumers of its own beside the tasks.

@@ -238,7 +238,7 @@ class Unacked:
 
 
 def text(word: Any) -> str:
-    """Return what Redis said as a string."""
+    """Return an answer of Redis as a string."""
     return word.decode("utf-8") if isinstance(word, bytes) else word
 
 

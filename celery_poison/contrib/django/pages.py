@@ -148,7 +148,7 @@ class Pages:
 
     @_readable
     def groups(self, request: HttpRequest) -> HttpResponse:
-        """What is in quarantine, counted by task and cause."""
+        """Show the messages in quarantine, counted by task and cause."""
         quarantine = self._open()
         groups, now = quarantine.groups(by=By.CAUSE), quarantine.queries.now_ms() / 1000
         rows = [

@@ -44,7 +44,7 @@ class MemoryRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What a worker knew of its memory at one moment.
+    """A worker's knowledge of its memory at one moment.
 
     Attributes:
         rows: of the tasks that grew, the most grown first.

@@ -196,7 +196,7 @@ class Sampler:
     # --- what grows ------------------------------------------------------------------------------
 
     def _growth(self, now: float, busy: Sequence[Track]) -> Growth | None:
-        """Return what the ledger hears: memory grows fast, or did just now, or little of it is left."""
+        """Return the news for the ledger: memory grows fast, or did just now, or little of it is left."""
         seen = [track for track in busy if track.grown >= NOTABLE]
         is_shared = any(track.pid == self._me for track in busy)
         every = [*seen, self._process] if is_shared and self._process.grown >= NOTABLE else seen

@@ -23,7 +23,7 @@ CALM = 64 << 10
 
 
 def credited(taken: int, faults: Mapping[str, int], all_faults: int, page: int) -> dict[str, int]:
-    """Return what each of several threads has taken for certain, in bytes.
+    """Return the bytes that each of several threads has taken for certain.
 
     Args:
         taken: by the whole process.
@@ -55,7 +55,7 @@ class Threads:
         return {token: thread for token, thread in child.threads().items() if token in tokens}
 
     def credits(self, tokens: Collection[str], taken: int) -> dict[str, int]:
-        """Return what each start has taken for certain since the last call, in bytes.
+        """Return the bytes that each start has taken for certain since the last call.
 
         Args:
             tokens: of all starts; what is none stands for a task that is not guarded.

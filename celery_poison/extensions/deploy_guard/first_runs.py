@@ -105,7 +105,7 @@ def begun(runs: FirstRuns, mid: str, token: str, now: int) -> FirstRuns:
 def ended(
     runs: FirstRuns, token: str, outcome: FirstRunOutcome, needed: int, fingerprint: str = ""
 ) -> FirstRuns:
-    """Return what follows from the end of a run that had its turn; a second call with it changes nothing.
+    """Return the first runs after the end of one that had its turn; a second call changes nothing.
 
     A death counts even if another has the turn by now: its start was off the record for a moment.
 

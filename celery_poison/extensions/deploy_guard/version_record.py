@@ -17,7 +17,7 @@ KEEP = 7 * 24 * 3600
 
 
 class FirstRunsSeen(NamedTuple):
-    """What one look found.
+    """The first runs as one look found them.
 
     Attributes:
         raw: as it stands in the ledger; a change is refused if that is not there any more.

@@ -52,7 +52,7 @@ class ErrorTransactionsExtension(Extension):
         self._by_ledger: WeakKeyDictionary[Ledger, ErrorTransactions] = WeakKeyDictionary()
 
     def on(self, ledger: Ledger) -> ErrorTransactions:
-        """Return what owes and pays on a ledger."""
+        """Return the error transactions of a ledger."""
         from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
 
         found = self._by_ledger.get(ledger)

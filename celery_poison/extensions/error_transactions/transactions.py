@@ -45,7 +45,7 @@ _AT_ONCE = 100
 
 
 def told_of(message: Any, *, mid: str, start: Start, opened: bool = True) -> ReportedMessage:
-    """Return what reports tell of a message that was received.
+    """Return a message that was received, as reports show it.
 
     Args:
         opened: its body may be read: nothing died of that.
@@ -56,7 +56,7 @@ def told_of(message: Any, *, mid: str, start: Start, opened: bool = True) -> Rep
 
 
 def signature_for(app: Celery, kind: ReportKind, task: str, queue: str) -> Signature | None:
-    """Return what is to be started: the task's own, else the app's for that queue, else the app's for all."""
+    """Return the signature to start: the task's own, the app's for that queue, or the app's for all."""
     policy = Policy.of(app.tasks.get(task), plugin_of(app).settings)
     chosen = getattr(policy, kind.value)
     if isinstance(chosen, Mapping) and not isinstance(chosen, Signature):

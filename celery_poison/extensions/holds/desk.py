@@ -18,7 +18,7 @@ class HoldDesk:
         self._pauses = HoldPauses(store.ledger)
 
     def pauses(self) -> list[Pause]:
-        """Return what is paused, the oldest pause first."""
+        """Return all pauses, the oldest first."""
         self._store.check_owner()
         return holding(self._store.ledger)
 

@@ -20,7 +20,7 @@ from celery_poison.rules.blocks import in_force, parts_of
 
 
 class Scope(StrEnum):
-    """What a pause is about."""
+    """The scope of a pause."""
 
     QUEUE = "queue"
     """No worker consumes it."""
@@ -60,7 +60,7 @@ class Pause(Record):
 
     @property
     def story(self) -> str:
-        """It in a sentence."""
+        """The pause as a sentence."""
         if self.scope is Scope.VERSION:
             return f"{self.version} kills {self.name} ({self.note}): paused"
         if self.scope is Scope.ENDPOINT:
@@ -69,7 +69,7 @@ class Pause(Record):
 
     @property
     def line(self) -> str:
-        """It in a word or two, for ``status``."""
+        """The pause in a word or two, for ``status``."""
         if self.scope is Scope.VERSION:
             return f"task {self.name} since {when(self.since)} for {self.version}, which kills it"
         if self.until is not None:
@@ -105,13 +105,13 @@ def read_pauses(
 
 
 def holding(ledger: Ledger) -> list[Pause]:
-    """Return what is paused at this moment, the oldest pause first."""
+    """Return the pauses in force at this moment, the oldest first."""
     _, raw, now = read(ledger, ledger.keys.paused)
     return [*read_pauses(raw, now)[0].values()]
 
 
 def paused_versions(ledger: Ledger) -> list[Pause]:
-    """Return what is paused for one version, the oldest pause first."""
+    """Return the pauses for one version, the oldest first."""
     return [pause for pause in holding(ledger) if pause.scope is Scope.VERSION]
 
 
@@ -183,7 +183,7 @@ class Paused:
 
 
 class HoldPauses:
-    """What a person pauses, and what a worker suspends by itself."""
+    """Pauses by a person, and suspensions by a worker itself."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

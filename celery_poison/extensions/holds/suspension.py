@@ -23,7 +23,7 @@ _FAILURE = frozenset({End.RAISED, End.RETRIED, End.ROLLED_BACK, End.DIED, End.TI
 
 
 class Mode(Enum):
-    """What an endpoint does."""
+    """The mode of an endpoint."""
 
     CONSUMING = "consuming"
     SUSPENDED = "suspended"
@@ -32,7 +32,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is too many.
+    """The bounds of an endpoint's failures.
 
     Attributes:
         in_a_row: failures without a success between them; 0: any number may be.
@@ -43,7 +43,7 @@ class Bounds:
     ratio: float | None = None
 
     def at(self, options: Mapping[str, Any]) -> Bounds:
-        """Return what holds in a queue, given its options in ``poison_queues``."""
+        """Return the bounds in a queue, given its options in ``poison_queues``."""
         in_a_row = options.get("suspend_after_failures", self.in_a_row)
         return Bounds(in_a_row, options.get("suspend_failure_ratio", self.ratio))
 
@@ -78,7 +78,7 @@ def failed(end: End) -> bool | None:
 
 
 def after_run(endpoint: Endpoint, end: End, bounds: Bounds, *, probe: bool = False) -> Endpoint:
-    """Return what becomes of an endpoint, one of whose runs has ended.
+    """Return an endpoint after the end of one of its runs.
 
     Args:
         probe: it is the run that was to decide; what had begun before it decides nothing any more.

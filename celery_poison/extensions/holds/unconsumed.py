@@ -24,7 +24,7 @@ class Unconsumed:
 
 
 def resume_of(queue: str) -> str:
-    """Return what lets a queue be consumed again."""
+    """Return the command that lets a queue be consumed again."""
     return f"poison resume --queue {shlex.quote(queue)}"
 
 

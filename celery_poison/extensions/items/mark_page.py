@@ -49,7 +49,7 @@ class Stands(IntEnum):
 
 
 class Mark(NamedTuple):
-    """What a process has left of a loop.
+    """The mark that a process has left of a loop.
 
     Attributes:
         items: how many there are; None: not known.

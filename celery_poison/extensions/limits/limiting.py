@@ -44,7 +44,7 @@ _ADDRESS = ("queue", "exchange", "exchange_type", "routing_key")
 
 @dataclass(slots=True)
 class _Room:
-    """What may be published to a queue before its messages are counted again."""
+    """The number of messages that may be published to a queue before they are counted again."""
 
     left: int = 0
     until: float = 0.0
@@ -255,7 +255,7 @@ def _whole(
 
 
 def _first_ones(signatures: Iterable[Any], app: Celery) -> Iterator[Any]:
-    """Yield those that are published at once."""
+    """Yield the messages that are published at once."""
     for each in signatures:
         signature = maybe_signature(each, app=app)
         if isinstance(signature, group):

@@ -157,7 +157,7 @@ class Wording:
 
 
 def _id_of(pause: Pause) -> str:
-    """Return what stands for a group where a pause for a version is meant."""
+    """Return the id that stands for a group where a pause for a version is meant."""
     return f"deploy-{round(pause.since * 1000)}"
 
 
@@ -227,7 +227,7 @@ class ReceiverState:
 
 
 class Notifier:
-    """What the active monitor does about ``poison_notify``.
+    """The active monitor's part in ``poison_notify``.
 
     Args:
         announce: sends a signal, and the event of that name.
@@ -284,7 +284,7 @@ class Notifier:
                 delivery.aside.do(partial(self._deliver, delivery, batch, fence))
 
     def groups(self) -> list[Group]:
-        """Return what is told as one: by task and cause, and kept failures by what was raised."""
+        """Return the groups of one notification each: by task and cause, kept failures by exception."""
         with no_fork():
             return self._finder.groups(by=By.CAUSE)[0]
 

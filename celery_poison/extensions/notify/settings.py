@@ -34,7 +34,7 @@ def _is_receiver(value: Any) -> bool:
 
 
 def receivers_of(value: Receiver | Sequence[Receiver] | None) -> Sequence[Receiver]:
-    """Return what ``poison_notify`` names, as a list."""
+    """Return the receivers that ``poison_notify`` names, as a list."""
     return [value] if isinstance(value, str) else [*(value or ())]
 
 

@@ -74,7 +74,7 @@ def is_own_successor(outgoing: Outgoing) -> bool:
 
 
 class DatabaseBacklog(NamedTuple):
-    """What waits in the user's database.
+    """The messages that wait in the user's database.
 
     Attributes:
         rows: None: it cannot be read, and ``error`` says why.

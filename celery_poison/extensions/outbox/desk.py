@@ -34,7 +34,7 @@ class OutboxMessage:
     message: Outgoing | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what `outbox list --json` prints of it; headers and properties are for `outbox show`."""
+        """Return the object of `outbox list --json`; headers and properties are for `outbox show`."""
         shown = self.details()
         return {
             name: value for name, value in shown.items() if name not in ("headers", "properties", "event")
@@ -60,7 +60,7 @@ class OutboxDesk:
         return self._lanes.all()
 
     def messages(self, queue: str = "", task: str = "", *, failed: bool = False) -> Iterator[OutboxMessage]:
-        """Yield what waits, or what failed and does not wait any more, in the order of each destination."""
+        """Yield the waiting messages, or the failed ones, in the order of each destination."""
         lanes: list[Lane | None] = [None]
         if not failed:
             lanes = [Lane(each.queue, each.task, each.tied) for each in self.lanes() if each.waiting]

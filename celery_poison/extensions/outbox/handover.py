@@ -204,7 +204,7 @@ class Handover:
 
 
 def _parts(seq: int, note: int, message: Outgoing, *, only_copy: bool) -> dict[str, Any]:
-    """Return what kombu makes a message of.
+    """Return the parts that kombu makes a message of.
 
     Args:
         only_copy: there will never be another; else each is looked up before it runs, by its note.

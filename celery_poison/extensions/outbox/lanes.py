@@ -66,7 +66,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneLease:
-    """What a relay has taken of one lane.
+    """The part of one lane that a relay has taken.
 
     Attributes:
         fence: number of this lease; a later one voids it.
@@ -82,7 +82,7 @@ class LaneLease:
 
 
 class Copy(NamedTuple):
-    """What is put into the broker's Redis in the step that takes a message out of the outbox.
+    """The copy put into the broker's Redis in the step that takes its message out of the outbox.
 
     Attributes:
         forget: mid of which nothing need be remembered, or the empty string.
@@ -334,7 +334,7 @@ class Lanes:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Return what a field says; nothing where somebody else has written it."""
+    """Return the content of a field; nothing where another program has written it."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

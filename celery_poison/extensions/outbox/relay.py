@@ -136,7 +136,7 @@ class Relay:
 
 
 class Rounds:
-    """What one thread of a relay does."""
+    """The rounds of one thread of a relay."""
 
     def __init__(self, plugin: Plugin, *, trouble: bool, in_trouble: Callable[[], object]) -> None:
         self._plugin = plugin

@@ -37,7 +37,7 @@ logger = get_logger("celery_poison")
 
 @dataclass(eq=False, repr=False)
 class Tied:
-    """What one run has published that leaves with its success. False while that is nothing."""
+    """The messages of one run that leave with its success. False while there are none."""
 
     recorder: Recorder
     ledger: Ledger

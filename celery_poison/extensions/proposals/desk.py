@@ -12,7 +12,7 @@ from celery_poison.plugin import plugin_of
 
 
 class Applied(NamedTuple):
-    """What a proposal put in force: so many rules, and options of every guarded task's policy."""
+    """The rules and policy options that a proposal put in force."""
 
     version: int
     rules: int

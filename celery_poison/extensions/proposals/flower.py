@@ -36,7 +36,7 @@ async def decide(of: Guarded, verb: str) -> Any:
 
 
 async def proposal(api: Api) -> Any:
-    """Return what the pipeline proposes; null if nothing waits."""
+    """Return the pipeline's proposal; null if nothing waits."""
     waiting = (await api.overview()).panel("proposal")
     return waiting and waiting.as_dict()
 

@@ -32,13 +32,13 @@ class ProposedRule:
 
     @property
     def item(self) -> str:
-        """What this rule does, as a word: the same for every proposal that does it."""
+        """Return the effect of this rule, as a word: the same for every proposal that has it."""
         return f"fingerprint:{self.fingerprint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal(Record):
-    """What waits for a person.
+    """A proposal that waits for a person.
 
     Attributes:
         version: its number; no other proposal ever has it.
@@ -62,7 +62,7 @@ class Proposal(Record):
         return sum(rule.caught for rule in self.rules)
 
     def summary(self) -> dict[str, Any]:
-        """Return what an overview says of it."""
+        """Return the proposal as an overview shows it."""
         told = {name: getattr(self, name) for name in ("version", "at", "until", "actor", "caught")}
         return {**told, "rules": len(self.rules), "policy": dict(self.policy)}
 
@@ -94,14 +94,14 @@ def _rule(told: Mapping[str, Any]) -> ProposedRule:
 
 
 def policy_item(name: str, value: object) -> str:
-    """Return what an option of a policy does, as a word."""
+    """Return the effect of a policy's option, as a word."""
     return f"policy:{name}={json.dumps(value)}"
 
 
 def sheet(
     rules: Sequence[ProposedRule], policy: Mapping[str, Any], reasons: Iterable[str]
 ) -> tuple[str, str]:
-    """Return what is published, as JSON, and its effect: the same for sheets that would do the same.
+    """Return the published JSON, and its effect: the same for sheets that would do the same.
 
     The effect of a sheet that would do nothing is empty.
     """

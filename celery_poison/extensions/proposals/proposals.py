@@ -32,13 +32,13 @@ def _check(version: int, code: Code, rest: list[bytes]) -> None:
 
 
 class Proposals:
-    """What the pipeline publishes, and a person decides. Raises ``LedgerUnavailable`` when Redis is away."""
+    """The pipeline's proposals, for a person. Raises ``LedgerUnavailable`` when Redis is away."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def waiting(self) -> Proposal | None:
-        """Return what waits for a person."""
+        """Return the proposal that waits for a person."""
         key = self._ledger.keys.published
         with clear_errors("reading the pipeline's proposal"):
             open_: Any = self._ledger.client.hget(key, "open")

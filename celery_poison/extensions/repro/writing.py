@@ -39,7 +39,7 @@ PICKLE = ("application/x-python-serialize", "application/pickle")
 
 
 class TaskCall(NamedTuple):
-    """What a task is called with.
+    """The arguments that a task is called with.
 
     Attributes:
         shown: the same, without what ``poison_redact`` hides.
@@ -94,7 +94,7 @@ def call_of(
 
 
 def _headers_of(stored: StoredMessage) -> dict[str, Any]:
-    """Return what a task reads in ``self.request.headers``: neither Celery's nor ours, and JSON only."""
+    """Return the headers a task reads in ``self.request.headers``: neither Celery's nor ours, JSON only."""
     return {
         name: value
         for name, value in stored.headers.items()

@@ -56,7 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Ingested:
-    """What one run did.
+    """The result of one run.
 
     Attributes:
         rows: entries that came into the lake.
