@@ -156,7 +156,7 @@ class Attempt(NamedTuple):
 FIRST = Attempt()
 
 #: What a start says about what runs beside it: nothing of its worker's, or its worker, which goes on
-#: with other work, while the start is in a cell (``sandbox``). 0: anything.
+#: with other work, while the start is in a cell (``cells``). 0: anything.
 ALONE, IN_CELL = 1, 2
 
 

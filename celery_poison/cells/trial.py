@@ -68,7 +68,7 @@ class PoolFacts:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Host:
-    """The worker to which a sandbox belongs.
+    """The worker to which cells belong.
 
     Attributes:
         worker: its name in the ledger.

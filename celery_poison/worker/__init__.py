@@ -1,7 +1,7 @@
 """What happens inside a Celery worker, in the order in which a message meets it.
 
-``receive`` notes what is to be known of a delivery that needs care, ``admission`` judges it, ``dispatcher``
-takes it to the pool, or to a cell of the sandbox. ``child`` runs it there, and ``recorder`` puts its start
+``delivery`` notes what is to be known of a delivery that needs care, ``admission`` judges it, ``dispatcher``
+takes it to the pool, or to a cell. ``child`` runs it there, and ``recorder`` puts its start
 and end on record. ``request`` hears how it ended, and ``outcome`` carries out what becomes of a message
 whose task did not end well; a thread of ``threads`` writes that down. ``heartbeat`` shows that it lives;
 ``rejoin`` is for one that was taken for dead, ``resync`` for a Redis that was restarted or replaced.

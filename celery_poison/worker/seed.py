@@ -1,6 +1,6 @@
 """Makes a process that a nursery has forked one that runs a task: a cell, set up like a pool process.
 
-``sandbox.cell`` is handed :func:`prepare` with the :class:`Seed` of its worker.
+``cells.cell`` is handed :func:`prepare` with the :class:`Seed` of its worker.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from tests.apps.harness import ROOT
 from tests.cells.apps import OPENS
 from tests.cells.conftest import Court
 
-SCRIPT = ROOT / "tests" / "sandbox" / "script.py"
+SCRIPT = ROOT / "tests" / "cells" / "script.py"
 
 
 @pytest.mark.parametrize("pool", sampled(["prefork"], ["threads", "gevent", "eventlet", "solo"]))
