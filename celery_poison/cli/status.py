@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -15,13 +14,11 @@ import click
 from celery_poison import causes
 from celery_poison.basics.sparkline import sparkline
 from celery_poison.basics.text import (
-    argument,
     clean,
     clock,
     command,
     count_of,
     duration,
-    short,
     some_of,
     span,
     utc,
@@ -32,20 +29,17 @@ from celery_poison.cli.command import (
     CommandRefused,
     app_of,
     json_option,
-    limit_option,
     open_quarantine,
     utc_option,
     verb,
 )
 from celery_poison.cli.output import answer, answer_table, print_json, print_wrapped, say, wants_json
 from celery_poison.cli.rule_verbs import gate_line
-from celery_poison.desk.evidence import died_when, growth_of
 from celery_poison.desk.overview import Level, Overview
 from celery_poison.desk.queues import find_deaf
-from celery_poison.desk.survey import last_ended, overview, process_deaths
+from celery_poison.desk.survey import last_ended, overview
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger.fleet_model import Incident, WorkerRecord
-from celery_poison.model import MessageRecord
+from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.plugin import plugin_of
 
 
@@ -91,8 +85,6 @@ def _watch(ctx: click.Context) -> NoReturn:
     ctx.exit(0)
 
 
-#: Deaths for which `incidents` names the task whose memory grew.
-_GREW = 5
 _COLOURS = {Level.WELL: "green", Level.DECIDE: "yellow", Level.BROKEN: "red"}
 
 
@@ -303,72 +295,3 @@ def _fleet_line(found: Sequence[WorkerRecord]) -> str:
     others = ((stopping, "stopping"), (silent, "silent"), (frozen, "frozen"))
     states += [f"{number} {how}" for number, how in others if number]
     return f"{count_of(len(found), 'worker')}: {', '.join(states)}"
-
-
-@verb(limit_option(20), utc_option, json_option)
-def incidents(ctx: click.Context, limit: int) -> None:
-    """List the deaths of whole workers, newest first, and count those of task processes.
-
-    DIED: the first sign of absence; with --utc the last sign of life, too. NOTICED: gone (connections
-    broke), silent (no heartbeat) or frozen (connected, no heartbeat). TOOK: from the last sign of life to the
-    end of the recovery. FLAGGED: running messages that became candidates. PUT BACK: messages by queue;
-    RabbitMQ's own put-backs are not counted. A narrow terminal leaves columns out; --json has all.
-
-    \b
-    celery -A proj poison incidents
-    celery -A proj poison list --filter incident=3f2a9c0d11ee
-    """
-    queries = open_quarantine(ctx).queries
-    records = queries.incidents(limit)
-    headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
-    lines = [] if wants_json() else [_alone_line(process_deaths(queries.counts()))]
-    if lines and plugin_of(app_of(ctx)).settings.observe_only:
-        lines.append(_observed_line(queries.observed()))
-    open_ones = sum(incident.took is None for incident in records)
-    title = count_of(len(records), "worker death") + (" shown" if len(records) == limit else "")
-    title += f", recovery goes on after {open_ones} of them" if open_ones else ""
-    newest = f"incident={records[0].incident}" if records else ""
-    # What it flagged is a candidate until its trial is over; the guilty are in quarantine then.
-    which = "--candidates " if queries.candidate_ids() else ""
-    hint = f"next: {command(f'poison list {which}--filter {newest}')}"
-    answer_table(records, headings, _incident_row, "no worker has died", fit=True, title=title)
-    if not wants_json():
-        grew = [incident for incident in records if growth_of(incident.evidence)][:_GREW]
-        lines += [clean(f"{each.incident}: {growth_of(each.evidence)}") for each in grew]
-    for line in filter(None, lines):
-        print_wrapped(line, "", 0)
-    if records and not wants_json():
-        say(hint, err=True)
-
-
-def _alone_line(alone: Mapping[str, int]) -> str:
-    """Return how many task processes have died whose workers live on; empty for none."""
-    if not alone:
-        return ""
-    of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
-    died = count_of(sum(alone.values()), "task process")
-    return f"{died} died alone, since the ledger began: {of}; {command('poison journal tail --deaths')}"
-
-
-def _observed_line(observed: Sequence[MessageRecord]) -> str:
-    """Return the tasks whose messages would be in quarantine but for ``poison_observe_only``."""
-    if not observed:
-        return ""
-    tasks = ", ".join(f"{number} {clean(task)}" for task, number in Counter(r.task for r in observed).items())
-    would = f"observing: {count_of(len(observed), 'message')} would be in quarantine"
-    return f"{would}: {tasks}; {command(f'poison show {argument(short(observed[0].id))}')}"
-
-
-def _incident_row(incident: Incident) -> tuple[object, ...]:
-    by = incident.evidence.by_ms
-    died = died_when(incident.evidence).removeprefix("at ") if utc.get() else clock(by / 1000) if by else ""
-    return (
-        incident.incident,
-        died or clock(incident.died_at),
-        incident.how or "-",
-        f"{incident.took:.1f} s" if incident.took is not None else "open",
-        incident.cause,
-        incident.flagged,
-        ", ".join(f"{queue}: {count}" for queue, count in incident.returned.items()) or incident.put_back,
-        incident.worker if utc.get() else incident.worker.partition("/")[0],
-    )

@@ -387,6 +387,12 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     assert incident["how"] == "silent" and incident["took"] is not None
     assert "celery: 5" in console.out("incidents")
     assert "died alone" not in console.out("incidents")
+    shown = console.run("incidents", "show", "i1")
+    assert "convert grew 90 MB/s to 1.6 GiB" in shown.stdout and "celery: 5" in shown.stdout
+    assert "worker w1@test/b00t died" in shown.stdout and "\x1b[1m" not in shown.stdout
+    assert [e["event"] for e in console.json("incidents", "show", "i1")["history"]][:1] == ["worker_lost"]
+    assert "0 incidents of that id" in console.run("incidents", "show", "nowhere", status=1).stderr
+    console.run("incidents", "i1", status=2)
 
 
 def test_incidents_counts_the_deaths_of_task_processes_too(console: Console, keeper: Keeper) -> None:
@@ -395,6 +401,10 @@ def test_incidents_counts_the_deaths_of_task_processes_too(console: Console, kee
     result = console.run("incidents")
     assert "2 task processes died alone, since the ledger began: 2 SIGKILL" in result.stdout
     assert "no worker has died" in result.stderr
+    oldest = console.json("list")[-1]["id"][:8]
+    rows = [line.split()[1:] for line in result.stdout.splitlines() if line.endswith(oldest)]
+    assert rows == [["SIGKILL", "fleet.healthy", "-", oldest]] * 2, "each has a line, with what to show"
+    assert f"poison show {oldest}" in result.stderr
     assert console.json("status")["process_deaths"] == {"signal:9": 2}
 
 

@@ -1,0 +1,182 @@
+"""``celery poison incidents``: the deaths of workers and of task processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import click
+
+from celery_poison import causes
+from celery_poison.basics.text import (
+    argument,
+    clean,
+    clock,
+    command,
+    count_of,
+    near_paths,
+    short,
+    utc,
+)
+from celery_poison.cli.command import (
+    CommandRefused,
+    app_of,
+    json_option,
+    limit_option,
+    open_quarantine,
+    utc_option,
+    verb,
+)
+from celery_poison.cli.output import (
+    answer_table,
+    print_json,
+    print_rows,
+    print_table,
+    print_wrapped,
+    say,
+    wants_json,
+)
+from celery_poison.desk import sentences
+from celery_poison.desk.evidence import died_when, growth_of, place_in, sentence_of
+from celery_poison.desk.survey import process_deaths
+from celery_poison.ledger.fleet_model import Incident
+from celery_poison.ledger.views import Views
+from celery_poison.model import MessageRecord
+from celery_poison.plugin import plugin_of
+from celery_poison.states import Event
+
+#: Deaths for which `incidents` names the task whose memory grew.
+_GREW = 5
+
+
+@verb(click.argument("words", nargs=-1, metavar="[show ID]"), limit_option(20), utc_option, json_option)
+def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
+    """List the deaths of workers and of task processes, newest first; `show ID` tells of one worker's.
+
+    DIED: the first sign of absence; with --utc the last sign of life, too. NOTICED: gone (connections
+    broke), silent (no heartbeat) or frozen (connected, no heartbeat). TOOK: from the last sign of life to the
+    end of the recovery. FLAGGED: running messages that became candidates. PUT BACK: messages by queue;
+    RabbitMQ's own are not counted.
+
+    \b
+    celery -A proj poison incidents
+    celery -A proj poison incidents show 3f2a9c0d11ee
+    """
+    queries = open_quarantine(ctx).queries
+    if words:
+        if len(words) != 2 or words[0] != "show":
+            raise click.UsageError("write incidents, or incidents show ID")
+        return _show_incident(queries, words[1])
+    records = queries.incidents(limit)
+    headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
+    lines = [] if wants_json() else [_alone_line(process_deaths(queries.counts()))]
+    if lines and plugin_of(app_of(ctx)).settings.observe_only:
+        lines.append(_observed_line(queries.observed()))
+    open_ones = sum(incident.took is None for incident in records)
+    title = count_of(len(records), "worker death") + (" shown" if len(records) == limit else "")
+    title += f", recovery goes on after {open_ones} of them" if open_ones else ""
+    hint = f"next: {command(f'poison incidents show {records[0].incident}')}" if records else ""
+    answer_table(records, headings, _incident_row, "no worker has died", fit=True, title=title)
+    if not wants_json():
+        grew = [incident for incident in records if growth_of(incident.evidence)][:_GREW]
+        lines += [clean(f"{each.incident}: {growth_of(each.evidence)}") for each in grew]
+    for line in filter(None, lines):
+        print_wrapped(line, "", 0)
+    if wants_json():
+        return
+    alone = queries.journal(count=limit, wanted=_is_alone)[::-1]
+    if alone:
+        click.echo("")
+        print_table(("DIED", "CAUSE", "TASK", "WHERE", "ID"), map(_alone_row, alone), fit=True)
+    if not records and alone:
+        newest = argument(short(alone[0]["id"]))
+        hint = f"next: {command(f'poison show {newest}')}"
+    if hint:
+        say(hint, err=True)
+
+
+def _is_alone(entry: Mapping[str, str]) -> bool:
+    """Whether a task process died whose worker lives on."""
+    return entry["event"] == Event.CRASHED and entry["cause"] not in causes.OF_WORKERS
+
+
+def _alone_row(entry: Mapping[str, str]) -> tuple[object, ...]:
+    place = place_in(causes.Evidence.decode(entry["evidence"]).source)
+    return (_clock_of(entry), causes.short(entry["cause"]), entry["task"], place or "-", short(entry["id"]))
+
+
+def _clock_of(entry: Mapping[str, str]) -> str:
+    return clock(int(entry["at"].partition("-")[0]) / 1000)
+
+
+def _show_incident(queries: Views, id: str) -> None:
+    """Print what is known of one death of a worker, and what the journal has of it, in its order."""
+    found = [each for each in queries.incidents(_SEARCHED) if each.incident.startswith(id)]
+    if len(found) != 1:
+        raise CommandRefused(f"{count_of(len(found), 'incident')} of that id among the newest {_SEARCHED}")
+    (incident,) = found
+    # The journal names it once it is known: some entries are as old as the last sign of life.
+    since = (incident.last_beat or incident.died_at or 0.0) - 1
+    entries = queries.journal(
+        count=_ENTRIES, wanted=lambda e: e["incident"] == incident.incident, since=since
+    )
+    if wants_json():
+        print_json({**incident.as_dict(), "history": entries})
+        return
+    click.echo(clean(f"{incident.incident}  {causes.short(incident.cause)}: worker {incident.worker}"))
+    for sentence in (sentence_of(incident.evidence), growth_of(incident.evidence)):
+        if sentence:
+            print_wrapped(near_paths(sentence), "", 0)
+    took = f"{incident.took:.1f} s" if incident.took is not None else "it goes on"
+    put_back = ", ".join(f"{queue}: {n}" for queue, n in incident.returned.items()) or incident.put_back
+    rows = (
+        ("died", died_when(incident.evidence).removeprefix("at ") or clock(incident.died_at)),
+        ("noticed", f"{clock(incident.noticed_at)}, {incident.how or 'unknown how'}"),
+        ("recovery", took),
+        ("put back", put_back or "nothing that is counted"),
+        ("candidates", incident.flagged or "none: no message was running"),
+    )
+    print_rows(rows, "  ")
+    for entry in entries:
+        task = f"{entry['task']}[{short(entry['id'])}] " if entry["id"] else ""
+        print_wrapped(near_paths(f"{task}{sentences.sentence(entry)}"), f"  {_clock_of(entry)}  ", 12)
+    named = [entry["id"] for entry in entries if entry["id"]]
+    typed = f"poison show {argument(short(named[-1]))}" if named else "poison workers"
+    say(f"next: {command(typed)}", err=True)
+
+
+#: Incidents among which one is looked for, and entries of the journal that are printed of it.
+_SEARCHED, _ENTRIES = 1000, 100
+
+
+def _alone_line(alone: Mapping[str, int]) -> str:
+    """Return how many task processes have died whose workers live on; empty for none."""
+    if not alone:
+        return ""
+    of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
+    died = count_of(sum(alone.values()), "task process")
+    return f"{died} died alone, since the ledger began: {of}; {command('poison journal tail --deaths')}"
+
+
+def _observed_line(observed: Sequence[MessageRecord]) -> str:
+    """Return the tasks whose messages would be in quarantine but for ``poison_observe_only``."""
+    if not observed:
+        return ""
+    tasks = ", ".join(f"{number} {clean(task)}" for task, number in Counter(r.task for r in observed).items())
+    would = f"observing: {count_of(len(observed), 'message')} would be in quarantine"
+    return f"{would}: {tasks}; {command(f'poison show {argument(short(observed[0].id))}')}"
+
+
+def _incident_row(incident: Incident) -> tuple[object, ...]:
+    by = incident.evidence.by_ms
+    died = died_when(incident.evidence).removeprefix("at ") if utc.get() else clock(by / 1000) if by else ""
+    return (
+        incident.incident,
+        died or clock(incident.died_at),
+        incident.how or "-",
+        f"{incident.took:.1f} s" if incident.took is not None else "open",
+        incident.cause,
+        incident.flagged,
+        ", ".join(f"{queue}: {count}" for queue, count in incident.returned.items()) or incident.put_back,
+        incident.worker if utc.get() else incident.worker.partition("/")[0],
+    )
