@@ -30,7 +30,7 @@ VERBS = {
     "export": "celery_poison.cli.transfer:export",
     "import": "celery_poison.cli.transfer:import_",
     "workers": "celery_poison.cli.status:workers",
-    "incidents": "celery_poison.cli.incidents:incidents",
+    "incidents": "celery_poison.cli.incident_verbs:incidents",
     "policy": "celery_poison.cli.rule_verbs:policy",
     "block": "celery_poison.cli.rule_verbs:block",
     "unblock": "celery_poison.cli.rule_verbs:unblock",
