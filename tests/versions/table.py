@@ -54,7 +54,9 @@ STORE = ("Redis 6.2", "Redis 7.0", "Redis 8", "Valkey 9")
 RABBIT = ("3.10", "4")
 OLDEST = Cell(PYTHON[0], CELERY[0], STORE[0], RABBIT[0])
 NEWEST = Cell(PYTHON[-1], CELERY[-1], "Redis 8", RABBIT[-1])
-#: The oldest of everything, the newest of everything, and the newest with one thing otherwise.
+#: Debian has it, without a newer Redis.
+YOUNGEST = NEWEST._replace(python="3.15", store="Redis 7.0")
+#: The oldest of everything, the newest of everything, the newest with one thing otherwise, and the youngest Python.
 CELLS = list(
     dict.fromkeys(
         [
@@ -63,6 +65,7 @@ CELLS = list(
             *(NEWEST._replace(python=python) for python in PYTHON),
             *(NEWEST._replace(store=store) for store in STORE),
             *(NEWEST._replace(rabbitmq=rabbitmq) for rabbitmq in RABBIT),
+            YOUNGEST,
         ]
     )
 )
