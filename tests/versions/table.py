@@ -56,7 +56,7 @@ OLDEST = Cell(PYTHON[0], CELERY[0], STORE[0], RABBIT[0])
 NEWEST = Cell(PYTHON[-1], CELERY[-1], "Redis 8", RABBIT[-1])
 #: Debian has it, without a newer Redis.
 YOUNGEST = NEWEST._replace(python="3.15", store="Redis 7.0")
-#: The oldest of everything, the newest of everything, the newest with one thing otherwise, and the youngest Python.
+#: The oldest and the newest of everything, the newest with one thing otherwise, and the youngest Python.
 CELLS = list(
     dict.fromkeys(
         [
