@@ -49,10 +49,10 @@ class Sealed(Message):
         """Whether it may begin: it was not put back, as it is when its connection is lost."""
         return True
 
-    def is_done(self) -> None:
+    def mark_done(self) -> None:
         """Its task has ended, and it will be acknowledged: Celery may do that later, when it is connected."""
 
-    def has_moved(self) -> None:
+    def mark_stored(self) -> None:
         """Note that the message is on record elsewhere: a Redis that forgets both gets it back."""
 
     @property

@@ -23,7 +23,7 @@ from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
 from celery_poison.desk.owner import check_owner, move_broker
 from celery_poison.desk.queues import find_deaf
 from celery_poison.desk.stranded import find_stranded
-from celery_poison.desk.survey import untried
+from celery_poison.desk.survey import missing_trial_worker
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.keep.spool import spooled_here
 from celery_poison.ledger import Ledger
@@ -195,7 +195,8 @@ def _check_workers(app: Celery, queries: Views, workers: list[WorkerRecord]) -> 
 
 def _check_trials(settings: Settings, workers: list[WorkerRecord]) -> Iterator[Finding]:
     if settings.trial == "queue":
-        yield Finding("trials", *(untried(settings, workers) or [f"in the queue {settings.trial_queue}"]))
+        fault = missing_trial_worker(settings, workers)
+        yield Finding("trials", *(fault or [f"in the queue {settings.trial_queue}"]))
     for lacks in sorted({worker.cells for worker in workers} - {""}):
         nodes = some_of(worker.node for worker in workers if worker.cells == lacks)
         yield Finding("trials", f"{nodes}: {lacks}", _TRIALS)

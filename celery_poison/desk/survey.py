@@ -193,7 +193,7 @@ def _faults(seen: Overview, settings: Settings) -> Iterator[str]:
         yield f"stuck: {which}: {stuck.why}; cure: {stuck.cure}"
     if (more := seen.stranded.total - _STUCK_NAMED) > 0:
         yield f"stuck: {count_of(more, 'more message')}: {command('poison status --json')}"
-    if wrong := untried(settings, seen.workers):
+    if wrong := missing_trial_worker(settings, seen.workers):
         yield "; ".join(wrong)
     if spooled := spooled_here(settings.spool_directory):
         yield f"{spooled}: a worker on this machine brings them there as soon as Redis takes them"
@@ -259,7 +259,7 @@ def mib(size: int) -> str:
     return f"{size / (1 << 20):,.0f} MiB"
 
 
-def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] | None:
+def missing_trial_worker(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] | None:
     """Return the fault of a trial queue that no worker serves, and its cure; None if all is well."""
     queue = settings.trial_queue
     if settings.trial != "queue" or settings.observe_only:

@@ -22,7 +22,7 @@ from celery_poison.settings import Settings
 logger = get_logger("celery_poison")
 
 
-class Aside:
+class SideThread:
     """Works in a thread of its own: a broker, a disk or a receiver that hangs delays nothing else.
 
     Args:
@@ -72,11 +72,11 @@ class Errands:
     """
 
     def __init__(self, app: Celery, ledger: Ledger, settings: Settings, rounds: Iterable[Round]) -> None:
-        self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
-        self._departures, self._sending = Departures(app, ledger), Aside("poison-outgoing")
-        self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
-        self._forgetting = Aside("poison-forgetting", 60.0)
-        self._rounds = [(Aside(each.name, each.pause), each.work) for each in rounds]
+        self._parking, self._unparking = Parking(app, ledger, settings), SideThread("poison-parking")
+        self._departures, self._sending = Departures(app, ledger), SideThread("poison-outgoing")
+        self._retention, self._deleting = Retention(ledger, settings), SideThread("poison-retention", 60.0)
+        self._forgetting = SideThread("poison-forgetting", 60.0)
+        self._rounds = [(SideThread(each.name, each.pause), each.work) for each in rounds]
 
     def begin(self, fence: int, fleet: Fleet | None) -> None:
         """Begin what there is to do, of a fleet that cannot be looked at all of it; wait for none."""

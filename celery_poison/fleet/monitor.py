@@ -158,10 +158,10 @@ class Monitor:
                     if self._is_round_due():
                         self.round()
             except (LedgerUnavailable, Fenced) as error:
-                self._hear_nothing()
+                self._start_listening_anew()
                 logger.debug("celery_poison: the monitor pauses: %s", error)
             except Exception:
-                self._hear_nothing()
+                self._start_listening_anew()
                 logger.exception("celery_poison: the monitor failed; it goes on with its next round")
 
     def _is_next(self) -> bool:
@@ -188,7 +188,7 @@ class Monitor:
             is_same = seen_ms is not None
             self._looks.extend([seen_ms] if seen_ms is not None else ())
         if self._is_late(now):
-            self._hear_nothing()
+            self._start_listening_anew()
         self._last_round = now
         return not is_same
 
@@ -196,7 +196,7 @@ class Monitor:
         """Whether Redis hung meanwhile, and the heartbeats wait with this monitor to be heard."""
         return time.monotonic() - since > self._activation / 3
 
-    def _hear_nothing(self) -> None:
+    def _start_listening_anew(self) -> None:
         self._fence = None
         self._looks.clear()
         self._listening_since = time.monotonic()
@@ -207,7 +207,7 @@ class Monitor:
         """One look at all workers; acts only while this monitor holds the lock."""
         now = time.monotonic()
         if now - self._last_round > self._activation:
-            self._hear_nothing()  # this process itself was paused
+            self._start_listening_anew()  # this process itself was paused
         self._last_round = now
         fence = self._take_lock()
         if fence is None:
@@ -291,7 +291,7 @@ class Monitor:
     def _take_lock(self) -> int | None:
         me, run_id = self._identity()
         if self._is_new(run_id):
-            self._hear_nothing()
+            self._start_listening_anew()
         led = self._ledger.fleet.lead(me, self._activation_ms, run_id)
         if led is None:
             self._fence = None
@@ -306,7 +306,7 @@ class Monitor:
 
     def _unwell(self, now: float, fleet: Fleet) -> dict[str, Silence]:
         if self._is_late(now) or self._is_new(fleet.run_id):  # it remembers old heartbeats only
-            self._hear_nothing()
+            self._start_listening_anew()
             return {}
         self._looks.append(fleet.at_ms)
         gone = [worker for worker, how in fleet.unwell.items() if how is Silence.GONE]

@@ -312,7 +312,7 @@ class Admission:
 
     def _acknowledge(self, delivery: Delivery) -> None:
         if isinstance(delivery.message, Sealed):
-            delivery.message.has_moved()
+            delivery.message.mark_stored()
         self.loop.call_in_loop(delivery.message.ack)
 
     def _ask_first(self, delivery: Delivery) -> None:

@@ -14,7 +14,7 @@ from celery_poison.ledger.requested_suspects import wanted
 from celery_poison.worker.threads import EventLoop
 
 
-def look_for_wanted(ledger: Ledger, loop: EventLoop) -> None:
+def hand_over_requested(ledger: Ledger, loop: EventLoop) -> None:
     """Have what is wanted, and here, handed over (in the background thread).
 
     Raises:

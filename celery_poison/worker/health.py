@@ -22,7 +22,7 @@ from celery_poison.worker import durable
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.durable import Durable
-from celery_poison.worker.handing_over import look_for_wanted
+from celery_poison.worker.handing_over import hand_over_requested
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry
@@ -153,7 +153,7 @@ class Refresher:
         self.withhold()
         try:
             if self.health.is_up and not self.plugin.settings.observe_only:
-                look_for_wanted(self.site.ledger, self.site.loop)
+                hand_over_requested(self.site.ledger, self.site.loop)
             if self.health.is_up and self.site.announce.is_heard:  # else another worker takes them
                 for news in self.site.ledger.notices.take():
                     self.site.loop.call_in_loop(partial(self.site.announce.news, news))

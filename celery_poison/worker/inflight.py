@@ -93,7 +93,7 @@ class InFlight:
         """A delivery of the present connection was admitted."""
         self._let_in.add(token)
 
-    def dropped(self, token: str) -> None:
+    def forget_admitted(self, token: str) -> None:
         """Forget a message that was revoked, expired or rejected before it went to the pool."""
         self._let_in.discard(token)
 
@@ -101,7 +101,7 @@ class InFlight:
         self._let_in.discard(token)
         self._in_pool[token] = request
 
-    def went_nowhere(self, token: str) -> None:
+    def pool_refused(self, token: str) -> None:
         """The pool did not take it."""
         self._in_pool.pop(token, None)
         self._let_in.discard(token)

@@ -128,7 +128,7 @@ class Opening:
             case _:
                 return self.loop.call_in_loop(partial(self._open, letter, known.history))
         if isinstance(message, Sealed):
-            message.has_moved()
+            message.mark_stored()
         self.loop.call_in_loop(message.ack)
 
     def _ledger_away(self, letter: _UnopenedDelivery) -> bool:

@@ -104,7 +104,7 @@ class Outcomes:
             # Nothing waits for it: it is written down if the ledger is there.
             self.site.background.do(partial(self._note, case), lambda: False)
 
-    def left_to_its_owner(self, request: Any) -> None:
+    def confirm_new_owner(self, request: Any) -> None:
         """A run ended whose message was put back already, and may run elsewhere."""
         self.site.background.do(partial(self._counts_still, request, lost=True))
 
@@ -112,7 +112,7 @@ class Outcomes:
         request, start, what = case.request, case.start, case.what
         if not self._is_mine(request.mid, start):
             self._counts_still(request, lost=True)
-            return self._tell(case, request.left_to_its_owner)
+            return self._tell(case, request.mark_overtaken)
         if what.settlement is Settlement.QUARANTINE:
             if what.cause == causes.BLOCKED and self.is_unblocked(request):
                 if request.poison is not None:  # else nothing of it is on record
@@ -186,7 +186,7 @@ class Outcomes:
     def _acknowledge(self, case: Case) -> None:
         """Acknowledge what the ledger keeps."""
         if isinstance(case.request.message, Sealed):
-            case.request.message.has_moved()
+            case.request.message.mark_stored()
         self._tell(case, case.request.acknowledge_now)
 
     def _try_again(self, case: Case, crashes: int) -> None:
@@ -335,7 +335,7 @@ class Outcomes:
 
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
-        self.inflight.dropped(delivery.start.token)
+        self.inflight.forget_admitted(delivery.start.token)
         # Now: open, it would make a kill a crash; closed after its entry has gone, it would stay there.
         delivery.close_mark(self.site.recorder)
         if put_back:
@@ -393,4 +393,4 @@ def _has_history(request: Any) -> bool:
 
 def _finished_after_all(request: Any, *, succeeded: bool) -> None:
     logger.warning("celery_poison: %s had finished before its process was lost", request.humaninfo())
-    request.had_finished(succeeded=succeeded)
+    request.settle_as_finished(succeeded=succeeded)

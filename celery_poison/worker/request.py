@@ -64,7 +64,7 @@ class GuardedRequest(SentRequest):
             needs.outcomes.carry_out(Case(self, self.start(), what, reason))
             return
         if delivery is not None:
-            needs.inflight.dropped(delivery.start.token)
+            needs.inflight.forget_admitted(delivery.start.token)
         self._carry_out(what, reason)
         raise TaskRevokedError(self.id)
 
@@ -138,7 +138,7 @@ class GuardedRequest(SentRequest):
                 # Neither acknowledge nor put back: it was put back already, and may run elsewhere.
                 state.task_ready(self)
                 if not isinstance(error, NeverBegan):
-                    self.needs.outcomes.left_to_its_owner(self)
+                    self.needs.outcomes.confirm_new_owner(self)
                 self._enter(Stage.OVERTAKEN)
                 return True
             case Settlement.QUARANTINE if what.cause == causes.FAILURE:
@@ -227,7 +227,7 @@ class GuardedRequest(SentRequest):
         self._is_not_in_pool()
         self._ticket = None
 
-    def went_nowhere(self) -> None:
+    def pool_refused(self) -> None:
         """The pool did not take it: nothing is left of its way there; others decide what becomes of it."""
         if self._ticket is not None:
             self._is_not_in_pool()
@@ -235,7 +235,7 @@ class GuardedRequest(SentRequest):
 
     def _is_not_in_pool(self) -> None:
         assert self._ticket is not None
-        self.needs.inflight.went_nowhere(self._ticket.token)
+        self.needs.inflight.pool_refused(self._ticket.token)
         for hold in self.needs.holds:
             hold.ended(self.consumed_from, self, End.REVOKED)
 
@@ -286,7 +286,7 @@ class GuardedRequest(SentRequest):
 
     def _never_begins(self, what: Disposition, reason: str = "") -> None:
         self._ticket = self._make_ticket()
-        self.needs.inflight.dropped(self._ticket.token)
+        self.needs.inflight.forget_admitted(self._ticket.token)
         self._carry_out(what, reason)
 
     def _end_process(self) -> None:
@@ -296,7 +296,7 @@ class GuardedRequest(SentRequest):
 
     # --- its outcome is on record --------------------------------------------------------------
 
-    def left_to_its_owner(self) -> None:
+    def mark_overtaken(self) -> None:
         self._enter(Stage.OVERTAKEN)
 
     def acknowledge_now(self) -> None:
@@ -314,7 +314,7 @@ class GuardedRequest(SentRequest):
             self._message.to_front, self._message.is_blameless = True, not failed
             super().reject(requeue=True)
 
-    def had_finished(self, *, succeeded: bool) -> None:
+    def settle_as_finished(self, *, succeeded: bool) -> None:
         """Settle the start of a request that was lost after its end as one that ended well.
 
         Args:
@@ -343,7 +343,7 @@ class GuardedRequest(SentRequest):
         if self.is_kept or self.acknowledged:
             return
         if isinstance(self._message, Sealed):
-            self._message.is_done()
+            self._message.mark_done()
         super().acknowledge()
         if self.diverts:
             self._settle()

@@ -70,7 +70,7 @@ def prepare(seed: Seed, app: Celery, ledger: Ledger | None, lease: int) -> None:
     plugin.policy_overrides = seed.overrides
     node, _, _ = seed.worker.rpartition("/")
     if ledger is None:
-        _be_told(plugin, seed, node)
+        _replay_startup_signals(plugin, seed, node)
     process_initializer(app, node)
     if seed.reports:
         crash_reports.begin_report(seed.reports, notes_signals=False)
@@ -78,7 +78,7 @@ def prepare(seed: Seed, app: Celery, ledger: Ledger | None, lease: int) -> None:
     recorder.secret, recorder.alone = seed.secret, seed.alone
 
 
-def _be_told(plugin: Plugin, seed: Seed, node: str) -> None:
+def _replay_startup_signals(plugin: Plugin, seed: Seed, node: str) -> None:
     app = plugin.app
     if (plugin.ledger_url, plugin.settings.namespace) != seed.ledger or seed.task not in plugin.policies:
         raise ConfigurationError(

@@ -263,7 +263,7 @@ class SentRequest(Request):
         self._cells = pool if pool is self.needs.cells else None
         self.needs.inflight.went_to_pool(ticket.token, self)
         if self.needs.rejoin.is_fenced:  # asked last: who puts it back looks first at what went to the pool
-            self.needs.inflight.went_nowhere(ticket.token)
+            self.needs.inflight.pool_refused(ticket.token)
             return state.task_ready(self)  # it waited for a place in the pool while it was put back
         self._enter(Stage.RUNNING)
         task, (hard, soft) = self._task, self.time_limits
@@ -359,7 +359,7 @@ class SentRequest(Request):
     def left_queue_of_pool(self) -> None:
         """Note that a request waited for a thread of the pool, and will not begin."""
 
-    def went_nowhere(self) -> None:
+    def pool_refused(self) -> None:
         """The pool did not take it."""
 
     def _stop_if_blocked(self) -> None:

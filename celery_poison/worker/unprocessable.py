@@ -204,7 +204,7 @@ class Unprocessable:
         if semaphore is not None:
             self.site.loop.call_in_loop(semaphore.release)
         if isinstance(request, SentRequest):
-            request.went_nowhere()
+            request.pool_refused()
         self._take(causes.MALFORMED, request.message, error, request.message.reject)
 
     def _is_foreign(self, error: Exception) -> bool:
@@ -323,7 +323,7 @@ class Unprocessable:
         try:
             self.writer.keep(case.message, case.start, case.identity, case.cause, case.reason, limit)
             if isinstance(case.message, Sealed):
-                case.message.has_moved()
+                case.message.mark_stored()
             is_kept = True
             if case.cause == causes.UNKNOWN_TASK:
                 about = case.message, case.identity, case.start.queue, case.reason

@@ -215,7 +215,7 @@ def test_NEW_9_an_entry_that_reappears_and_was_on_record_elsewhere_goes_back(
     receiver = process.connect()
     (message,) = receiver.receive(1)
     tag, raw = message.delivery_tag, site.raw.hget(site.unacked, message.delivery_tag)
-    message.has_moved()
+    message.mark_stored()
     message.ack()
     assert not site.entries()
     site.raw.hset(site.unacked, tag, raw)
@@ -235,9 +235,9 @@ def test_NEW_9_what_is_on_record_elsewhere_and_acknowledged_after_an_outage_goes
     receiver = process.connect()
     (message,) = receiver.receive(1)
     receiver.consumer.cancel()
-    message.has_moved()
+    message.mark_stored()
     if is_done:
-        message.is_done()
+        message.mark_done()
     line.cut()
     for _ in range(2):
         with pytest.raises(book.AWAY):
@@ -330,7 +330,7 @@ def test_NEW_9_what_is_done_and_not_acknowledged_yet_is_no_stray(
     process.begin(message)
     if lost:
         _cut(line, receiver)
-    message.is_done()
+    message.mark_done()
     assert message.went_back is False
     process.in_use.clear()
     line.heal()
@@ -346,7 +346,7 @@ def test_NEW_9_a_task_that_ends_after_its_message_went_back_is_told_so(site: Sit
     receiver = process.connect()
     (message,) = receiver.receive(1)
     receiver.connection.close()
-    message.is_done()
+    message.mark_done()
     assert message.went_back is True
     message.ack()
     process.book.flush()
@@ -460,7 +460,7 @@ def _begin_a_mess(site: Site) -> tuple[Process, Receiver]:
     for _ in range(2):
         site.raw.lmove("c", arriving_key(process.boot_id, "a"), "RIGHT", "LEFT")
     process.begin(running, done)
-    done.is_done()
+    done.mark_done()
     return process, receiver
 
 

@@ -135,7 +135,7 @@ class Deathbed:
             try:
                 monitor.round()
             except Fenced:
-                monitor._hear_nothing()
+                monitor._start_listening_anew()
 
     def new_owner(self) -> None:
         """Be a worker that receives everything and has begun to run it."""

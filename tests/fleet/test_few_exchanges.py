@@ -11,7 +11,7 @@ import pytest
 from redis.connection import AbstractConnection
 
 from celery_poison.fleet import parking
-from celery_poison.fleet.aside import Aside
+from celery_poison.fleet.aside import SideThread
 from celery_poison.fleet.monitor import Monitor
 from celery_poison.fleet.parking import Parking
 from celery_poison.fleet.recovery import Recovery
@@ -119,7 +119,7 @@ def test_an_idle_monitor_asks_twice_in_a_round_and_begins_nothing(
 ) -> None:
     settings = replace(plugin_of(fleet.app).settings, activation_interval=600.0)
     begun: list[str] = []
-    monkeypatch.setattr(Aside, "do", lambda aside, work: begun.append(aside._name))
+    monkeypatch.setattr(SideThread, "do", lambda aside, work: begun.append(aside._name))
     monitor = Monitor(fleet.app, ledger, settings, lambda: ("w@x/b", ""), lambda *args: None)
     monitor.round()
     with counted() as exchanges:

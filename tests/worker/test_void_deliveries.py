@@ -111,7 +111,7 @@ def test_NEW_9_the_mark_of_a_revoked_message_is_closed_before_its_entry_goes(put
     recorder = SimpleNamespace(mark=lambda mid, start: seen.append(start.phase))
     worker.admission.recorder = recorder
     background = SimpleNamespace(do=lambda job: seen.append("forgotten"))
-    ledger, inflight = SimpleNamespace(messages=Mock()), SimpleNamespace(dropped=lambda token: None)
+    ledger, inflight = SimpleNamespace(messages=Mock()), SimpleNamespace(forget_admitted=lambda token: None)
     parts = {"ledger": ledger, "inflight": inflight, "background": background, "recorder": recorder}
     outcomes = on_site(Outcomes, **parts)
     delivery = _delivery(worker.loop.epoch)

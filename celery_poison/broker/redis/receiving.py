@@ -108,10 +108,10 @@ class RedisMessage(virtual.Message, Sealed):
     def is_mine(self) -> bool:
         return bool(self.channel.book.holds(self.delivery_tag))
 
-    def is_done(self) -> None:
+    def mark_done(self) -> None:
         self.went_back = self.channel.book.note_done(self.delivery_tag)
 
-    def has_moved(self) -> None:
+    def mark_stored(self) -> None:
         self.channel.book.note_moved(self.delivery_tag)
 
     def reject(self, requeue: bool = False) -> None:

@@ -115,7 +115,7 @@ class Endpoints:
                     del self._probes[queue]
         if is_too_much:
             ask = partial(self._suspend, queue, after.reason)
-            self.site.background.do(ask, partial(self._is_not_suspended, queue))
+            self.site.background.do(ask, partial(self._cancel_suspension, queue))
         elif probe:
             if after is FRESH:
                 logger.warning("celery_poison: queue %s is consumed again: its probe succeeded", queue)
@@ -137,7 +137,7 @@ class Endpoints:
         )
         if not granted:
             logger.warning("celery_poison: queue %s: %s; as many others are suspended", queue, reason)
-            self._is_not_suspended(queue)
+            self._cancel_suspension(queue)
             return
         with self._lock:
             self._states[queue] = Endpoint(Mode.SUSPENDED, reason=reason)
@@ -150,7 +150,7 @@ class Endpoints:
         self._tell(signals.endpoint_suspended, queue=queue, reason=reason)
         self.changed()
 
-    def _is_not_suspended(self, queue: str) -> bool:
+    def _cancel_suspension(self, queue: str) -> bool:
         """Begin to count anew; False, since nothing waits for it."""
         with self._lock:
             self._states.pop(queue, None)

@@ -29,7 +29,7 @@ from celery_poison.extensions.holds.pauses import Pause, paused_versions
 from celery_poison.extensions.notify.notes import Notes
 from celery_poison.extensions.notify.receivers import NotDelivered, Receiver
 from celery_poison.extensions.notify.settings import NotifySettings, receivers_of
-from celery_poison.fleet.aside import Aside
+from celery_poison.fleet.aside import SideThread
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.model import MessageRecord
@@ -191,7 +191,7 @@ class ReceiverState:
         self._sent: deque[float] = deque()
         self._failures = 0
         self._not_before = 0.0
-        self.aside = Aside("poison-notifier")
+        self.aside = SideThread("poison-notifier")
 
     def left(self) -> float:
         """Return how many notifications may be sent now; none while one is, and in a pause."""
