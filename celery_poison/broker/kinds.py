@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from celery import Celery
 from kombu import Connection
 
-from celery_poison.broker.amqp.kind import AmqpBroker
 from celery_poison.broker.bounds import bounded_options
-from celery_poison.broker.other import MemoryBroker, OtherBroker
 from celery_poison.broker.port import Broker, PutBack
-from celery_poison.broker.redis.kind import RedisBroker
-from celery_poison.broker.sqs.kind import SqsBroker
 
 #: Module of kombu's in which a transport and its channels are defined -> the kind. A subclass is of its kind.
-_KINDS: Mapping[str, Broker] = {
-    "kombu.transport.redis": RedisBroker(),
-    "kombu.transport.pyamqp": AmqpBroker(),
-    "kombu.transport.SQS": SqsBroker(),
-    "kombu.transport.memory": MemoryBroker(),
+#: By name: who only publishes loads none of them.
+_KINDS: Mapping[str, str] = {
+    "kombu.transport.redis": "redis.kind:RedisBroker",
+    "kombu.transport.pyamqp": "amqp.kind:AmqpBroker",
+    "kombu.transport.SQS": "sqs.kind:SqsBroker",
+    "kombu.transport.memory": "other:MemoryBroker",
 }
 
 
@@ -36,7 +34,11 @@ def broker_of(place: Any) -> Broker:
 def _kind_of(place: type) -> Broker:
     for base in place.__mro__:
         if base.__module__ in _KINDS:
-            return _KINDS[base.__module__]
+            room, _, name = _KINDS[base.__module__].partition(":")
+            kind: Broker = getattr(import_module(f"{__package__}.{room}"), name)()
+            return kind
+    from celery_poison.broker.other import OtherBroker  # likewise
+
     return OtherBroker(str(getattr(place, "driver_type", "")))
 
 
