@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -34,12 +34,17 @@ def broker_of(place: Any) -> Broker:
 def _kind_of(place: type) -> Broker:
     for base in place.__mro__:
         if base.__module__ in _KINDS:
-            room, _, name = _KINDS[base.__module__].partition(":")
-            kind: Broker = getattr(import_module(f"{__package__}.{room}"), name)()
-            return kind
+            return _load(_KINDS[base.__module__])
     from celery_poison.broker.other import OtherBroker  # likewise
 
     return OtherBroker(str(getattr(place, "driver_type", "")))
+
+
+@cache
+def _load(path: str) -> Broker:
+    room, _, name = path.partition(":")
+    kind: Broker = getattr(import_module(f"{__package__}.{room}"), name)()
+    return kind
 
 
 def depth(connection: Any, queue: str) -> int:
