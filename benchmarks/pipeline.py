@@ -4,6 +4,7 @@
     python benchmarks/pipeline.py --rows 5000000 --version 1 --json
     python benchmarks/pipeline.py --all 5000000          # not the ingest, but all that comes after it
     python benchmarks/pipeline.py --all 5000000 --days 30   # the tables, brought up to date day by day
+    python benchmarks/pipeline.py --all 200000 --against ../other   # the command, in pairs with another tree
 
 A private Redis is filled beforehand; the clock runs from the start of the ingest until all entries count in
 the lake, in a session that has ingested once before (``--cold``: that has not). Leaves with status 1 when the
@@ -24,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pipeline_pairs
 import pipeline_stages
 
 from celery_poison.ledger.keys import Keys
@@ -157,6 +159,16 @@ def measure_all(asked: argparse.Namespace) -> int:
     return 0 if whole.seconds <= asked.seconds else 1
 
 
+def measure_pairs(asked: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory() as place:
+        lake = asked.lake or Path(place) / "lake"
+        if not asked.lake:
+            pipeline_stages.generate(asked.all, asked.troubles, lake)
+        words = ["--memory", asked.memory, "--master", f"local[{asked.cores}]"]
+        pairs = pipeline_pairs.measure(lake, asked.against.resolve(), asked.pairs, words)
+        return 0 if pipeline_pairs.show(pairs, asked.json) <= asked.ratio else 1
+
+
 def measure_days(asked: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as place:
         whole = asked.lake or Path(place) / "whole"
@@ -202,9 +214,14 @@ def main() -> int:
     )
     parser.add_argument("--lake", type=Path, help="with --all: a lake that is there already")
     parser.add_argument("--seconds", type=float, default=60.0, help="with --all: the target")
+    parser.add_argument("--against", type=Path, metavar="TREE", help="with --all: in pairs with another tree")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--ratio", type=float, default=0.5, help="with --against: of its clock, the target")
     parser.add_argument("--memory", default="1g", help="heap of Spark's driver")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    if asked.against:
+        return measure_pairs(asked)
     if asked.all:
         return measure_days(asked) if asked.days else measure_all(asked)
     with RedisServer() as server:
