@@ -235,7 +235,7 @@ class EndedRun:
 
 
 class Settlement(Enum):
-    """The settlement of a run that has ended."""
+    """A way to settle a run that has ended."""
 
     CELERY = "celery"
     LEAVE = "leave"
@@ -248,7 +248,7 @@ class Settlement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Disposition:
-    """The disposition of a message whose run ended.
+    """The settlement of a message whose run ended, and its record in the ledger.
 
     Attributes:
         holds: nobody acknowledges it or puts it back before that is on record; else it is noted beside.
@@ -297,7 +297,7 @@ def _while_it_stays(run: EndedRun, held: bool) -> Disposition:
 
 
 class Failing(Enum):
-    """The step about an exception that a task raised, beside Celery's own."""
+    """The plugin's step after an exception that a task raised, beside Celery's own."""
 
     NOTHING = "nothing"
     KEEP = "keep"
@@ -356,7 +356,7 @@ class DeadStart:
 
 
 class StartEnd(Enum):
-    """The step about a start whose worker died."""
+    """The plugin's step after the death of a start's worker."""
 
     FINISHED = "finished"
     WAIT = "wait"
@@ -370,7 +370,7 @@ class StartEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndOfStart:
-    """The end of a start whose worker died.
+    """The decision about a start whose worker died.
 
     Attributes:
         cause: of a strike.

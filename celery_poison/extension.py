@@ -98,7 +98,7 @@ class Extension:
         return ()
 
     def keeps_waiting(self, ledger: Ledger) -> Callable[[str, str], bool]:
-        """Return a function that says whether waiting messages of a queue and a task, parked too, wait on."""
+        """Return a function of queue and task: whether such messages, parked ones too, must go on waiting."""
         return lambda queue, task: False
 
     def blockade(self, ledger: Ledger, queue: str, begins: bool, actor: str, note: str) -> None:
@@ -109,15 +109,20 @@ class Extension:
         return ()
 
     def helpers(self, site: Any) -> Iterable[Helper]:
-        """Return helpers beside a worker, in threads of their own; asked once, when it starts."""
+        """Return the helpers that work beside a worker, in their own threads; asked once, when it starts."""
         return ()
 
     def services(self, site: Any, exits: Any) -> Iterable[Service]:
-        """Return services of a worker beside its heartbeats; ``exits``: its pool's ``Exits``."""
+        """Return the services that a worker runs beside its heartbeats; ``exits``: its pool's ``Exits``."""
         return ()
 
     def testify(self, evidence: Evidence, worker: str, token: str, ledger: Ledger | None) -> Evidence:
-        """Return evidence of a death, of a start or (no token) a worker; no ledger: of this one's."""
+        """Return the evidence of a death, with additions of this extension.
+
+        Args:
+            token: of the start that died; empty: the worker itself died.
+            ledger: where the dead worker left notes; None: ``worker`` lives, and asks in its own process.
+        """
         return evidence
 
     def serving(self, app: Any) -> None:

@@ -23,7 +23,7 @@ LET_IT_DELAY = (
 
 
 class Condition(StrEnum):
-    """How a worker is, in the word that every command and metric uses."""
+    """The condition of a worker, by the word that every command and metric uses."""
 
     WORKING = "working"
     STUCK_LOOP = "stuck loop"
@@ -52,7 +52,8 @@ class Portrait(Record):
         loop_turned_ago: since its event loop last turned; None: it has not begun to, or has no broker.
         tasks_stop_loop: its tasks run on the event loop, which stands meanwhile (solo), or waits for one of
             them to end (greenlets).
-        unanswered: since it asked its broker for messages, which answers within a second; 0: it has.
+        unanswered: for how long its broker, which should answer within a second, has owed it an answer; 0:
+            it owes none.
         broker_away: for how long it has had no connection to its broker; None: it has one.
         children, children_expected: pool processes that are up, and that should be.
         childless: for how long none has come up, and no task has begun, beyond Celery's own patience; 0 where
@@ -110,9 +111,9 @@ STUCK = (
 def judge(
     portrait: Portrait | None, *, is_alive: bool = True, is_stopping: bool = False, is_deaf: bool = False
 ) -> Condition:
-    """Return how a worker is.
+    """Return the condition of a worker.
 
-    Before its event loop has turned once, that is not judged.
+    Its event loop is not judged before it has turned once.
 
     Args:
         portrait: of its last heartbeat; None: it draws none, as an older version does.

@@ -23,7 +23,7 @@ _working = 0
 
 
 def real_thread_starter() -> Any:
-    """Return the function that starts a thread of the operating system under greenlets, else None."""
+    """Return the function that starts a real thread where greenlets replaced threads; None where none did."""
     gevent = sys.modules.get("gevent.monkey")
     if gevent is not None and gevent.is_module_patched("threading"):
         return gevent.get_original("_thread", "start_new_thread")
@@ -34,7 +34,7 @@ def real_thread_starter() -> Any:
 
 
 def unpatched(module: str, name: str) -> Any:
-    """Return the standard library's object of this name from before gevent or eventlet replaced it."""
+    """Return an object of the standard library as it was before gevent or eventlet replaced it."""
     if "gevent.monkey" in sys.modules:
         return sys.modules["gevent.monkey"].get_original(module, name)
     if "eventlet.patcher" in sys.modules:

@@ -26,7 +26,7 @@ class Round(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel of an extension in an overview (``status``, Flower).
+    """An extension's panel in an overview (``status``, Flower).
 
     Attributes:
         name: of its field in ``status --json``, and of its line.
@@ -69,7 +69,7 @@ class Finding:
 
 
 class Helper(Protocol):
-    """A helper beside a worker, in threads of its own."""
+    """A part of an extension that works beside a worker, in threads of its own."""
 
     def start(self) -> None:
         """Begin, once the pool has forked. Called again after each new connection to the broker."""
@@ -132,7 +132,10 @@ class Asked(NamedTuple):
 
 
 class Hold:
-    """A hold keeps messages of one worker from beginning. On the event loop, unless it says so."""
+    """A reason to keep messages of one worker from beginning.
+
+    The event loop calls its methods, unless they say otherwise.
+    """
 
     def parks(self, task: str, *, as_of_now: bool = False) -> bool:
         """Whether messages of a task are to be parked.
@@ -156,7 +159,7 @@ class Hold:
         """Prepare for :meth:`turn` of messages of these tasks, in the same thread; raise nothing."""
 
     def turn(self, asked: Asked) -> Turn:
-        """Return whether a message may begin; in a thread that may wait for the ledger.
+        """Return how a message may begin, or that it waits; in a thread that may wait for the ledger.
 
         Raises:
             LedgerUnavailable: Redis is away.

@@ -61,7 +61,7 @@ class Pulse:
 
     @classmethod
     def decode(cls, raw: bytes, file: str = "") -> Pulse | None:
-        """Return the encoded pulse; None for any other text, or while it is being written."""
+        """Return the decoded pulse; None for any other text, and for one that is not wholly written yet."""
         if not raw.endswith(_END):
             return None
         try:
@@ -163,7 +163,7 @@ def condemn(pulse: Pulse, why: str) -> None:
 
 
 def stood(worker: str) -> str:
-    """Return the note of a worker on this host about where it stands still, to be read by its lines."""
+    """Return the lines in which a worker on this host has noted where it stands still; empty: none."""
     for pulse in pulses():
         if pulse.worker == worker:
             try:

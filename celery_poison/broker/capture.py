@@ -85,7 +85,7 @@ _read_kombus = json.JSONDecoder(object_hook=kombu_json.object_hook).decode
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return the value of kombu's JSON: headers and properties as they were.
+    """Decode JSON that kombu wrote: headers and properties are again as they were.
 
     Raises:
         ValueError: it is no JSON.
@@ -136,18 +136,18 @@ def captured(sink: Sink | None) -> AbstractContextManager[None]:
 
 
 def exempt() -> AbstractContextManager[None]:
-    """Send the messages that are published in here, however many wait in their queues."""
+    """Lift the limits from the messages published inside, however many wait in their queues."""
     return _holding(limited, False)
 
 
 def in_body() -> AbstractContextManager[None]:
-    """Publish in here as a task itself: limits hold, as for every other publisher."""
+    """Apply the limits to messages that a task's body publishes inside, as to every other publisher's."""
     return _holding(limited, True)
 
 
 @contextmanager
 def sent_at_once() -> Iterator[None]:
-    """Publish in here without a tie: these messages stand for one that was accepted."""
+    """Send the messages published inside at once, tied to nothing: they stand for one that was accepted."""
     with _holding(at_once, True), captured(None), exempt():
         yield
 

@@ -109,7 +109,7 @@ class HeldMessage(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """The signs of life that a channel has of its broker.
+    """The newest sign of life of a broker on one channel.
 
     Attributes:
         at: when it was last answered, or received a message, by the monotonic clock; 0 before the first.
@@ -241,7 +241,7 @@ class Broker:
     def pushes(
         self, channel: Any, exchange: str, routing_key: str, body: bytes, parts: Mapping[str, Any]
     ) -> list[Push] | None:
-        """Return the pushes of a message into each queue that it goes to; None: only publishing does.
+        """Return the pushes of a message, one for each queue that it goes to; None: it must be published.
 
         Args:
             parts: arguments of ``channel.prepare_message``.
@@ -263,5 +263,5 @@ class Broker:
         """Have it take what was published on this channel before another one counts it."""
 
     def meaning_of(self, error: Exception, queue: str) -> Exception | None:
-        """Return the meaning of an error of this broker while a message was published; None: nothing."""
+        """Return the plugin's exception for an error of this broker at publishing; None: it has none."""
         return None

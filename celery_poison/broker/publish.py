@@ -121,7 +121,7 @@ class Publisher:
             raise told from error
 
     def _translated(self, error: Exception, queue: str) -> Exception:
-        """Return the meaning of an exception of the broker; any other exception as it is."""
+        """Return the plugin's exception for one of the broker; any other exception as it is."""
         if (meaning := self._broker.meaning_of(error, queue)) is not None:
             return meaning
         if isinstance(error, TimeoutError):

@@ -53,7 +53,10 @@ class Sealed(Message):
         """Its task has ended, and it will be acknowledged: Celery may do that later, when it is connected."""
 
     def mark_stored(self) -> None:
-        """Note that the message is on record elsewhere: a Redis that forgets both gets it back."""
+        """Note that the message is on record elsewhere, and will be acknowledged.
+
+        It goes back to a Redis that forgets both.
+        """
 
     @property
     def sealed(self) -> bool:

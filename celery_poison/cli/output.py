@@ -29,7 +29,7 @@ _WORTH_A_BAR = 25
 
 @contextmanager
 def progress(length: int) -> Iterator[Callable[[], object]]:
-    """Yield a function that counts a step: on a progress bar, for many steps on a terminal."""
+    """Yield a function that counts a step: on a progress bar, if there are many and a terminal shows it."""
     if length < _WORTH_A_BAR or not sys.stderr.isatty():
         yield lambda: None
         return

@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 
 def of_task(row: Row, limit: float, unit: str) -> str:
-    """Return the known fields of a row."""
+    """Return a row of the forecast in words: its runs, its share above the limit, and the check of that."""
     told = (
         f"{row['runs']:,} runs, half up to {few(row['p50'])} {unit}, 95 % up to {few(row['p95'])}; above"
         f" {limit:g}: {row['share']:.2%} ({row['low']:.2%} to {row['high']:.2%}), {few(row['a_day'])} a day"

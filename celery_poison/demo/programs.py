@@ -56,7 +56,7 @@ class Interruptions:
 
 
 def private_environment(*paths: object) -> dict[str, str]:
-    """Return the environment of the workers of a private fleet, beside our own.
+    """Return the variables that workers of a private fleet need beside our own environment.
 
     They import this package wherever they run, after ``paths``, and no settings that were made for other
     workers reach them.

@@ -80,7 +80,7 @@ class Care:
 
 
 class Feed:
-    """The entries of the journal since it was read last, and first since this was made.
+    """The entries of the journal since the last reading; at the first, since this object was made.
 
     Iterating raises ``LedgerUnavailable`` when Redis is away.
 

@@ -212,7 +212,7 @@ def typing_of(value: Any) -> str:
 
 
 def typed_json(name: str, text: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
-    """Return the typed JSON; ValueError: it is no JSON, or no array or object."""
+    """Decode JSON that a person typed; ValueError: it is none, or not an object or array as ``kind`` says."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

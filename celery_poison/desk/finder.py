@@ -123,7 +123,7 @@ class Finder:
     # --- groups --------------------------------------------------------------------------------
 
     def by_queue(self) -> Counted:
-        """Return the groups that are alike in task, cause and queue.
+        """Return the groups of messages that are alike in task, cause and queue.
 
         What versions of before quarantined is put into its groups first. Not whole: Redis takes no writes.
         """

@@ -155,7 +155,7 @@ class Overview:
         return [sentence for panel in self.panels for sentence in panel.decisions]
 
     def panel(self, name: str) -> Any:
-        """Return the panel of this name of an extension; None: there is none."""
+        """Return the value of an extension's panel of this name; None: there is none."""
         return next((panel.value for panel in self.panels if panel.name == name), None)
 
     @property

@@ -72,7 +72,7 @@ def is_quiet(worker: WorkerRecord) -> bool:
 
 
 def missed(worker: WorkerRecord, waited_at: float, before: Waiting, now: Waiting) -> dict[str, int]:
-    """Return the messages that wait for a deaf worker, by queue; nothing for one that is not deaf.
+    """Return the number of messages that wait for a deaf worker, by queue; {}: it is not deaf.
 
     Args:
         worker: as its newest heartbeat described it.
@@ -127,7 +127,7 @@ def _heard_after(app: Celery, queries: Views, names: Iterable[str], moment: floa
 
 
 def _shared_queues(app: Celery, workers: Iterable[WorkerRecord]) -> set[str]:
-    """Return their queues, but those where one consumer gets all messages: the others are rightly quiet."""
+    """Return the workers' queues, without those where one consumer gets all: others are rightly quiet."""
     names = {name for worker in workers for name in worker.consumed}
     declared = {name: app.amqp.queues[name].queue_arguments for name in names & {*app.amqp.queues}}
     return {name for name in names if not (declared.get(name) or {}).get("x-single-active-consumer")}

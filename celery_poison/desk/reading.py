@@ -84,7 +84,7 @@ class Detail(NamedTuple):
 
 
 class Reading:
-    """The messages in quarantine. Raises as ``Quarantine``."""
+    """Queries about the messages in quarantine and their history. Raises as ``Quarantine``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -185,7 +185,7 @@ class Reading:
         return Detail(record, entries, stored, KeptFailure.decode(raw.get("failure")), copy, redact=redact)
 
     def _copy_of(self, record: MessageRecord) -> Detail | None:
-        """Return the changed copy of a message, whose task id is the same."""
+        """Return the details of the changed copy of a message, whose task id is the same; None: no copy."""
         if not record.edited_to:
             return None
         kept = self._queries.record(record.edited_to)

@@ -95,7 +95,7 @@ class Rules:
     # --- block list (NEW-3) --------------------------------------------------------------------
 
     def blocks(self) -> BlockList:
-        """Return the blocks in force."""
+        """Return the block list: the rules in force, the newest first."""
         self._store.check_owner()
         version, raw, now = stored.read(self._ledger, self._ledger.keys.blocks)
         rules, complaints = read_rules(raw, now)

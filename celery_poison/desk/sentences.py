@@ -133,7 +133,7 @@ def at(entry: Entry) -> str:
 
 
 def by_event() -> Mapping[str, Callable[[Entry], str]]:
-    """Return the sentence of each event of docs/journal.md."""
+    """Return the functions that word an entry as a sentence, one for each event of docs/journal.md."""
     return ChainMap(_SENTENCES, *(room.SENTENCES for room in rooms_with("sentences")))
 
 

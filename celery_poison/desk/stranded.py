@@ -236,7 +236,7 @@ class _Search:
         return self._now - max(owner.heard, *(moment or 0.0 for moment in heard))
 
     def _cure(self, queue: str, else_: str) -> str:
-        """Return the command that cures it: a worker brings a monitor along."""
+        """Return the cure of a waiting message: a command, or ``else_``; a worker brings a monitor along."""
         if queue and queue not in self._consumed:
             return command(f"worker -Q {shlex.quote(queue)}")
         return else_ if self._monitor else command("poison monitor")

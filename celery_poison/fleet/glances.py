@@ -21,7 +21,7 @@ CLOSE = 4
 
 
 class Glances:
-    """The sights of the last round, and whether they still hold.
+    """The fleet as the last round saw it, and whether that still holds.
 
     Args:
         longest: seconds between two glances at most.

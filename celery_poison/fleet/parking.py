@@ -95,7 +95,7 @@ class Parking:
         return self._publish(due) if due else 0
 
     def _that_may_run(self, waiting: Mapping[str, Parked]) -> Iterator[tuple[str, Parked]]:
-        """Yield the parked messages, of suspects those that a worker has a cell for."""
+        """Yield the parked messages; of suspects only those for which a worker has a cell."""
         suspects = {} if self._trial_queue else {m: each for m, each in waiting.items() if each.start.alone}
         yield from ((mid, parked) for mid, parked in waiting.items() if mid not in suspects)
         if suspects:

@@ -46,7 +46,7 @@ Flagged = Callable[[str, str, str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The recovery of one death's messages.
+    """The outcome of the recovery from one death.
 
     Attributes:
         flagged: messages that became candidates.
@@ -143,7 +143,7 @@ class Recovery:
         return self._queries.died_before(known) if known else set()
 
     def _blow_to(self, starts: Iterable[Start]) -> Blow:
-        """Return the blow that the death of their worker was for all of these."""
+        """Return the blow that the death of their worker was for these starts."""
         together = sum(start.phase == Phase.RUNNING for start in starts)
         deaths = [self._queries.recent_deaths(seconds) for seconds in LATELY]
         return Blow(together, deaths=deaths, workers=len(self._queries.leases()))

@@ -133,7 +133,7 @@ class Guarded(RequestHandler):
 
 
 def sentence_of(error: object) -> str:
-    """Return the sentence for an error; empty where the error has its own."""
+    """Return the sentence of an error; empty where the error has none."""
     return str(error) if isinstance(error, PoisonError) else getattr(error, "log_message", None) or ""
 
 

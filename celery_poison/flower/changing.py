@@ -48,7 +48,7 @@ def can_edit(record: MessageRecord, stored: StoredMessage | None) -> bool:
 
 
 async def editable(of: Guarded, id: str) -> Editable:
-    """Return the parts of a message to be typed into.
+    """Return the editable parts of a message, for the fields of a form.
 
     Raises:
         MessageNotFound, IllegalTransition: it is not in quarantine.

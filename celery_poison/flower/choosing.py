@@ -174,7 +174,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The content of a list. ``text``: a filter as on the command line, words to search for, or empty.
+    """The choice that a list shows. ``text``: a filter as on the command line, words to search for, or empty.
 
     Attributes:
         begin: where matches are not counted: from when on it is looked for, in ms; 0: from the first.

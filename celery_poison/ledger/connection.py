@@ -184,7 +184,7 @@ def who_answers(client: redis.Redis) -> tuple[str, float]:
 
 
 def check_server(client: redis.Redis) -> list[str]:
-    """Return the faults of the server for a ledger, the most serious first; empty when all is well.
+    """Return the weaknesses of the server as a ledger, the most serious first; empty when all is well.
 
     Raises:
         ConfigurationError: too old, or it may evict keys at will: both break every promise.

@@ -59,7 +59,7 @@ Info = Mapping[str, Any]
 
 
 class NoPromise(ConfigurationError):
-    """The Redis cannot promise that a write survives it, or does not say whether it can."""
+    """The ledger's Redis cannot promise that a write survives it, or does not say whether it can."""
 
     def __init__(self, found: str, cure: str) -> None:
         super().__init__(f"poison_durability='sync': this Redis promises nothing ({found}): {cure}")

@@ -53,7 +53,7 @@ class Messages(Reader):
         return (start_of(raw) for _, raw in self._fields(self._keys.running, mids))
 
     def under_way(self, mids: Iterable[str]) -> set[str]:
-        """Return the mids whose newest start is being received, or runs, and has not finished."""
+        """Return, of these mids, each whose newest start is being received or runs, and has not finished."""
         rows = self._fields(self._keys.running, mids)
         starts = [(mid, start) for mid, raw in rows if (start := start_of(raw))]
         ends = zip(starts, self.ends(start.token for _, start in starts), strict=True)

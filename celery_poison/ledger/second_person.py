@@ -53,7 +53,7 @@ class Wish(Record):
 
     @property
     def how(self) -> str:
-        """Return the act of the second person."""
+        """Return the instruction for the second person, as a sentence."""
         same = "ids" if "ID..." in self.act else "words"
         return f"another person does it by the same {same}: celery poison {self.act} --actor NAME"
 

@@ -44,7 +44,7 @@ class Chance(NamedTuple):
 
     @classmethod
     def of(cls, runs: Floats, above: Floats) -> Chance:
-        """Return the chance by the counts of some days."""
+        """Return the chance of a run above a limit, by the counts of some days."""
         total, over = float(runs.sum()), float(above.sum())
         share = over / max(total, 1.0)
         mean, chance = runs * share, runs * share * (1 - share)

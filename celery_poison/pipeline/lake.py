@@ -361,7 +361,7 @@ class Lake:
         return sorted({str(each["app"]) for each in found})
 
     def of_no_journal(self) -> str:
-        """Return the content of a lake to which no journal belongs, in its own words; empty for any other."""
+        """Return the lake's own description if no journal belongs to it; empty for any other lake."""
         found = self.journal.delta.metadata().description if self.journal.exists else ""
         return found if found == GENERATED else ""
 
@@ -402,7 +402,7 @@ class Lake:
         return self.journal.frame(asked, columns)
 
     def left_out(self) -> tuple[LeftOut, ...]:
-        """Return the entries of the lake that are not in :meth:`entries`: a newer release wrote them."""
+        """Return how many entries :meth:`entries` leaves out, by schema version: a newer release's."""
         if self.journal.exists and sink.within(self.journal.delta, "v", VERSIONS):
             return ()
         unknown = F.coalesce(~F.col("v").isin(*VERSIONS), F.lit(True))
@@ -412,7 +412,7 @@ class Lake:
         return tuple(LeftOut("journal", why.format(version), count) for version, count in sorted(told))
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Return the gaps that never came into the lake, each once even if its commit was repeated."""
+        """Return the gaps, whose entries never came into the lake; each once, even if committed twice."""
         if not self.gaps_table.exists:
             return ()
         rows = self.gaps_table.arrow(where=f"app = '{self.app}'").to_pylist()

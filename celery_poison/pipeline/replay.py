@@ -61,7 +61,7 @@ class Step(NamedTuple):
 def timeline(
     changes: Iterable[tuple[datetime, str, str]] = (), settings: InForce = DEFAULTS
 ) -> Callable[[datetime, str], InForce]:
-    """Return a function that names the policy in force at a moment for a task.
+    """Return a function of a moment and a task that returns the policy in force.
 
     Args:
         changes: ``policy_changed`` entries of the journal, by time: time, task, note.

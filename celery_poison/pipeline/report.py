@@ -104,7 +104,7 @@ def _findings(blamed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def command(row: Mapping[str, Any]) -> str:
-    """Return the next command about an element of blame."""
+    """Return the command to type next about an element of blame."""
     name, key, task = row["dimension"], str(row["key"]), row["task"] or ""
     poison = "celery -A proj poison"
     since = f" --since {str(row['since']).replace(' ', 'T')}+00:00" if row["since"] else ""

@@ -52,7 +52,7 @@ class Blow:
 
     @property
     def share(self) -> int:
-        """The doubt that it adds to a suspect: of n that share one, each has 1/n (NEW-1).
+        """The doubt that the blow adds to a suspect: of n that share one, each has 1/n (NEW-1).
 
         All share it that ran in the worker, and outsiders.
         """

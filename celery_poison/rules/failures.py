@@ -172,7 +172,7 @@ def carried_by_release(headers: Mapping[str, Any], name: str, kept: KeptFailure 
 
 
 def last_trouble(history: History, header: Any) -> tuple[str, str]:
-    """Return the cause or exception of the last run of this task id, and its evidence, encoded."""
+    """Return the cause that the last run of this task id died or failed of, and its evidence, encoded."""
     earlier = earlier_of(header)
     released = history.probation and history.cause != causes.FAILURE
     if not earlier or history.strikes or released:

@@ -197,7 +197,7 @@ class Worker(Running):
         return procfs.members_of_session(self.main_pid)
 
     def log_text(self) -> str:
-        """Return the log so far."""
+        """Return the log of the current life so far."""
         if not self.log_path.exists():
             return ""
         with self.log_path.open("rb") as log:
@@ -306,7 +306,7 @@ class Supervisor(Running):
         return len(self._deaths) >= self._give_up_after
 
     def log_text(self) -> str:
-        """Return the log so far."""
+        """Return the logs of all lives of all workers so far, the dead first."""
         return "\n".join([*self._past_logs, *(_titled(worker) for worker in self.workers)])
 
     def _watch(self) -> None:

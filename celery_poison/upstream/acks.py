@@ -37,7 +37,7 @@ def acknowledge_late(task: Any) -> None:
 
 
 def own_acks_of(task: Any) -> tuple[bool | None, bool | None]:
-    """Return a task's own settings, as ``GuardedTask.own_acks``."""
+    """Return a task's own acknowledgement settings, as ``GuardedTask.own_acks``."""
     kind = type(task)
     if not isinstance(task, GuardedTask):
         return task.acks_late, task.reject_on_worker_lost

@@ -21,7 +21,7 @@ QUIET, SILENCES = 30.0, 2
 
 
 class StoredResults:
-    """The stored results in the backends of one app; used by one thread."""
+    """The results stored in the backends of one app; used by one thread."""
 
     def __init__(self) -> None:
         self._asks_again_at = 0.0

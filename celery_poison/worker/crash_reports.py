@@ -80,7 +80,7 @@ class CrashReports:
         fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def read(self, pid: int, *, forget: bool = True) -> CrashReport:
-        """Return the report of a process that has ended, or is about to, and forget it."""
+        """Return the report of a process that has ended, or is about to; ``forget`` deletes its file."""
         file = Path(self.path, str(pid))
         try:
             with file.open("rb") as opened:

@@ -24,7 +24,7 @@ def most_parked(site: Site) -> int:
 
 
 def ask_again(error: LedgerFull) -> Retry:
-    """Return the retry by which a message is held for a while; it is logged once a minute."""
+    """Return the retry by which a message is held for a while; log that once a minute."""
     now = time.monotonic()
     if now - _warned_at[0] >= WARN_EVERY:
         _warned_at[0] = now

@@ -71,7 +71,7 @@ class _Portrait(Protocol):
 
 
 class _Pulse(Protocol):
-    """The facts of :class:`celery_poison.worker.pulse_thread.WorkerPulse`."""
+    """The part of :class:`celery_poison.worker.pulse_thread.WorkerPulse` that a heartbeat reads."""
 
     @property
     def portrait(self) -> _Portrait: ...

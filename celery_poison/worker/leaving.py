@@ -66,7 +66,7 @@ class Leaving:
             logger.info("celery_poison: messages that had not begun are back in their queues: %s", number)
 
     def _waiting(self, consumer: Any) -> set[Any]:
-        """Return the requests that may not have begun: in the pool's queue, for a time or a rate limit."""
+        """Return the requests that may not have begun: in the pool or its queue, timed, or rate-limited."""
         later = [each.entry.args for each in unchanged(lambda: list(consumer.timer.schedule.queue))]
         buckets = [bucket for bucket in consumer.task_buckets.values() if bucket]
         return {

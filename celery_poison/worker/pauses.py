@@ -46,7 +46,7 @@ def are_all_after_cut(history: History) -> bool:
 
 
 def of_cut(history: History) -> str:
-    """Return the likely hindrance of a task since a run of it was cut off."""
+    """Return the cut of a run that may hinder the next one, as the rest of a sentence."""
     return f"{causes.short(history.cut_off_by)} had cut a run off: a lock that it held may be taken still"
 
 

@@ -300,7 +300,7 @@ class Exits:
         return self._reports.wake(pid) if self._reports else None
 
     def answer(self, pid: int, since: int) -> tuple[str, ...]:
-        """Return its answer, as :meth:`CrashReports.answer`."""
+        """Return the answer of a process, as :meth:`CrashReports.answer`."""
         return self._reports.answer(pid, since) if self._reports else ()
 
     def so_far(self, pid: int) -> Evidence:

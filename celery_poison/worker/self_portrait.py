@@ -1,4 +1,4 @@
-"""How a worker draws its portrait, in the pulse's thread; ``celery_poison.portrait`` judges (NEW-25)."""
+"""A worker's portrait of itself, drawn in the pulse's thread; ``celery_poison.portrait`` judges (NEW-25)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GREEN = ("gevent", "eventlet")
 
 
 class Ages:
-    """For how long each request has been there, as of the looks at them: no clock of the host counts."""
+    """The age of each request, since the first look that saw it; by the monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self._since: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
@@ -40,7 +40,7 @@ class Ages:
 
 
 class Children:
-    """Whether pool processes come up: looked at each second."""
+    """The pool processes of one worker, and for how long none has come up; looked at each second."""
 
     def __init__(self, app: Any, pool: PoolFacts) -> None:
         self._has_any = not pool.contained
@@ -49,7 +49,10 @@ class Children:
         self._up_at = monotonic()
 
     def look(self, pool: Any) -> tuple[int, int, float]:
-        """Return how many are up, how many should be, and for how long none was, beyond Celery's patience."""
+        """Return the number of processes up, the number there should be, and the seconds without any.
+
+        The seconds count beyond Celery's own patience, and anew whenever a process is up or a task begins.
+        """
         inner = getattr(pool, "_pool", None)
         if not self._has_any or not hooks.fits(hooks.Area.PORTRAIT):
             return 0, 0, 0.0
@@ -64,7 +67,7 @@ class Children:
 
 
 class SelfPortrait:
-    """Draws one worker: its pulse each second, and its heartbeat tells of the last time.
+    """The portrait of one worker: its pulse draws a new one each second, its heartbeat carries the last.
 
     Args:
         clock: of its event loop.
@@ -79,7 +82,7 @@ class SelfPortrait:
         self._condition = Condition.WORKING
 
     def last(self) -> str:
-        """Return the worker as it was drawn last, encoded."""
+        """Return the last portrait, encoded for a heartbeat."""
         return (self._last or self._see()).encode()
 
     def draw(self) -> Portrait:
@@ -133,7 +136,7 @@ class SelfPortrait:
 
 
 def _log(seen: Portrait, condition: Condition, before: Condition) -> None:
-    """Log it by one template for each condition: Sentry and others group by that."""
+    """Log a change of condition, by one template for each: Sentry and others group by that."""
     extra = {"condition": str(condition)}
     if condition is Condition.WORKING:
         logger.warning(f"celery_poison: this worker works again; it was: {before}", extra=extra)

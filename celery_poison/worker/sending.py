@@ -69,7 +69,7 @@ def serve_requests(app: Any, hostname: str, needs: RequestNeeds) -> None:
 
 
 def needs_of(app: Any, hostname: str) -> RequestNeeds | None:
-    """Return the parts for the requests of that worker; None where none of this process guards."""
+    """Return the parts for the requests of that worker; None where no worker here guards."""
     known = _needs_by_node(app)
     if hostname not in known and len(known) == 1:  # made by a strategy that names no worker
         return next(iter(known.values()))

@@ -1,10 +1,10 @@
 """A worker whose event loop stands gives back what has not begun, and begins afresh when it turns (NEW-25).
 
-Nobody else would: what a living worker holds is left alone, however long that takes. What was handed to the
-pool stays: it runs, or has run, or only the event loop could tell.
+No monitor gives back messages of a worker that lives, however long its loop stands. Messages that were handed
+to the pool stay with the worker: they run, or have run, or only the event loop could tell.
 
-Nothing runs twice. The event loop notes what it hands over, and then looks whether it still may. The thread
-that gives back says first that it may not, and then looks at those notes.
+Nothing runs twice. The event loop first notes a message that it hands over, and then looks whether handing
+over is still allowed. The thread that gives back first forbids it, and then reads these notes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = get_logger("celery_poison")
 
 
 class Standstill:
-    """Looks at the event loop of one worker, from a thread beside it."""
+    """A watch over the event loop of one worker, from a thread beside it."""
 
     def __init__(self, site: Site, pool: PoolFacts, inflight: InFlight, rejoin: Rejoin) -> None:
         self._site, self._inflight, self._rejoin = site, inflight, rejoin
@@ -62,9 +62,9 @@ class Standstill:
     # --- in a thread beside it -----------------------------------------------------------------
 
     def look(self) -> None:
-        """Give back what has not begun, once the loop stands for longer than ``poison_stuck_after``.
+        """Give back messages that have not begun, when the loop stands longer than ``poison_stuck_after``.
 
-        At the second look that sees it: a process that was stopped itself has looked too early.
+        The second look in a row decides: the first may come just after the whole process was stopped.
         """
         if not self._stands():
             self._was_seen = False
@@ -91,16 +91,16 @@ class Standstill:
         start_real_thread(partial(_log, self._site.settings.stuck_after), "poison-log")
 
     def _takes_back(self) -> set[str]:
-        """Take back what waits for a thread of the pool; return its tags."""
+        """Take back the requests that wait for a thread of the pool; return their tags."""
         back = [each for each in self._inflight.in_pool() if each._future and each._future.cancel()]
         for each in back:
             self._site.loop.call_in_loop(each.left_queue_of_pool)
         return {_tag(each) for each in back}
 
     def _stays(self, channel: Any, goes: set[str]) -> set[str]:
-        """Return the tags of what has been handed to the pool, or is at hand where the loop stands.
+        """Return the tags of messages handed to the pool, and of the one that the standing loop is at.
 
-        The latter may be why it stands: another worker would stand as well.
+        That one may be why the loop stands: another worker's would stand as well.
         """
         stays = {_tag(each) for each in self._inflight.in_pool()}
         for tag, message in unchanged(lambda: list(channel.qos._delivered.items())):
@@ -115,7 +115,10 @@ class Standstill:
         return task is not None and task.Strategy != Task.Strategy
 
     def _take_back_claims(self) -> None:
-        """In the background, behind who claims: their copies would wait for as long as this worker lives."""
+        """Take back the claims of messages that go back, in the background, after any claim under way.
+
+        Else the copies of these messages would wait for as long as this worker lives.
+        """
         if void := self._inflight.forget_let_in():
             take_back_claims(self._site.ledger, void)
 

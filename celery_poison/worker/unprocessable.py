@@ -131,7 +131,7 @@ class Unprocessable:
         consumer.on_unknown_message, consumer.on_decode_error = on_unknown_message, on_decode_error
 
     def around(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the handler that stands in for Celery's, and takes messages that make no request.
+        """Return the handler in place of Celery's; it takes messages of which no request can be made.
 
         Plain Celery ends there, or connects anew without end: on Redis a ``KeyError`` counts as a lost
         connection.
@@ -246,7 +246,7 @@ class Unprocessable:
         return self.site.loop.consumer.on_invalid_task(None, message, error)
 
     def _fault_of_call(self, message: Any) -> DecodeError | ContentDisallowed | InvalidTaskError | None:
-        """Return the fault outside of the body that makes Celery drop the message and store nothing."""
+        """Return the fault of a call for which Celery drops the message, and stores nothing; None: none."""
         task = message.headers.get("task")
         if not isinstance(task, str) or task not in self.site.app.tasks:
             return None  # not decoded: it is kept as it is

@@ -59,7 +59,7 @@ class Waiting:
         return delivery.paused
 
     def turn_of(self, delivery: Delivery, verdict: Verdict) -> Turn:
-        """Return its turn; a message with a time of its own, or acknowledged early, begins as ever."""
+        """Return the turn of a message; with an ETA, or acknowledged early, it begins as ever."""
         if self._is_paused(delivery):
             return Turn.PARK
         start, cells = delivery.start, self.cells

@@ -304,7 +304,7 @@ class GuardedWorker:
         )
 
     def opening(self, handler: Callable[[Any], Any]) -> Opening:
-        """Return the handler in front of admission that opens bodies admission does not."""
+        """Return the handler before admission; it opens the bodies that admission does not open."""
         return Opening(
             site=self._site, receive=self.admission(handler), quarantine_writer=self._quarantine_writer
         )

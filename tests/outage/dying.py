@@ -1,4 +1,4 @@
-"""Has a worker's main process killed where it calls a function of the plugin's, once in a fleet."""
+"""Kill a worker's main process where it calls a function of the plugin's, once in a fleet."""
 
 from __future__ import annotations
 

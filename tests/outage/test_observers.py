@@ -1,4 +1,4 @@
-"""Each way of living and not working, who of six observers names it, and that nobody names one that works.
+"""Six observers of a worker that lives and does not work: some name each fault, none a working worker.
 
 The table in docs/monitoring.md is held against the faults here.
 """
@@ -76,7 +76,7 @@ class Fault:
 
 
 class Scene:
-    """A fleet of one worker that is about to fail, and what each observer says of it."""
+    """A fleet of one worker that is about to fail, and the answer of each observer about it."""
 
     def __init__(self, site: Site, stack: ExitStack, directory: Path) -> None:
         self.site, self.stack, self.console = site, stack, Console(site.app)
@@ -140,7 +140,10 @@ class Scene:
         return next((row["condition"] for row in rows if row["node"] == MINE), "")
 
     def beats_until(self, is_named: Callable[[], bool]) -> int:
-        """Wait until it is named; return the heartbeats until then: of another worker, if there is one."""
+        """Wait until the fault is named; return the number of heartbeats until then.
+
+        The worker itself sends them, or the other one, if there is one.
+        """
         self.condition()
         seen, self.beats = self.beats, {}
         self.site.await_that(is_named, "it is named")

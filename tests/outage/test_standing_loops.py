@@ -1,4 +1,4 @@
-"""What a worker holds whose event loop stands runs elsewhere meanwhile, and once (NEW-25)."""
+"""A worker whose event loop stands: its messages run elsewhere meanwhile, and once (NEW-25)."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _writing(
 
 
 def _making(app: Celery, queue: str) -> Mapping[str, Callable[[Any], object]]:
-    """Return the steps that make a queue: the rights, and a question that is refused without them."""
+    """Return the rights that making a queue takes, each with a request that is refused without it."""
     queues = app.amqp.queues
     wanted = queues.get(queue) or app.amqp.Queues(None, create_missing=True)[queue]
     exchange, key = wanted.exchange.name, wanted.routing_key

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def why_off(settings: Settings) -> str:
-    """Return the hindrance of a guard that is wanted, as a sentence with its cure; empty: none."""
+    """Return the reason why a guard that is wanted is off, with its cure, as a sentence; empty: none."""
     if settings.observe_only:
         return "poison_observe_only is set: nothing is held back"
     if not settings.code_version:

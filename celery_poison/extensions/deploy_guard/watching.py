@@ -26,7 +26,7 @@ CALM = 3.0
 
 
 def sentence_of(pause: Pause, waiting: int) -> str:
-    """Return such a pause as a sentence for people."""
+    """Return a pause for a version as a sentence for people."""
     return f"{pause.story}, {count_of(waiting, 'message')} wait{'s' if waiting == 1 else ''} untouched"
 
 
@@ -53,14 +53,14 @@ class FirstRunsWatch:
         return [worker for worker in self._queries.workers(self._activation_ms) if worker.alive]
 
     def records(self, workers: Iterable[WorkerRecord]) -> list[VersionRecord]:
-        """Return the records of the versions that live."""
+        """Return the records of the code versions that these workers run."""
         versions = {worker.code_version for worker in workers} - {""}
         return [VersionRecord(self._ledger, version) for version in sorted(versions)]
 
     # --- parked messages that are published again ----------------------------------------------
 
     def keeps_waiting(self) -> Callable[[str, str], bool]:
-        """Return a function that says whether parked messages of a task stay, in one round.
+        """Return a function of queue and task: whether their parked messages stay, in this round.
 
         While no first run has its turn, one message of each task goes on to have it, and now and then another
         one: it may be a suspect, which gets none. Of a task that is paused for a version, some go on to

@@ -18,7 +18,7 @@ class HoldDesk:
         self._pauses = HoldPauses(store.ledger)
 
     def pauses(self) -> list[Pause]:
-        """Return all pauses, the oldest first."""
+        """Return the pauses in force, the oldest first."""
         self._store.check_owner()
         return holding(self._store.ledger)
 

@@ -29,7 +29,7 @@ def words_of_keep(token: str, window: float) -> dict[str, Any]:
 
 
 class Claims:
-    """The claims of starts. Every method raises ``LedgerUnavailable`` when Redis is away."""
+    """The claims of starts on keys. Every method raises ``LedgerUnavailable`` when Redis is away."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -50,7 +50,7 @@ class Claims:
         )
 
     def still_held(self, awaited: Mapping[str, str]) -> set[str]:
-        """Return the parked messages for whose keys other starts still run.
+        """Return the mids of parked messages for whose keys other starts still run.
 
         Args:
             awaited: mid -> the key that it waits for.

@@ -28,7 +28,7 @@ logger = get_logger("celery_poison")
 
 
 def digest_of(task: str, key: Any) -> str:
-    """Return the digest of a user's result; keys of two tasks are never the same."""
+    """Return the digest of the key that a user's function returned; two tasks never share one."""
     packed = b"\0" + key if isinstance(key, bytes) else json.dumps(key, sort_keys=True, default=str).encode()
     return hashlib.sha256(task.encode() + b"\0" + packed).hexdigest()[:32]
 
@@ -43,7 +43,7 @@ def once_per_key(
     arguments: tuple[Any, Mapping[str, Any]],
     kept_with_end: Callable[[], Tie | None] = lambda: None,
 ) -> tuple[Any, str]:
-    """Return the result of ``call``, or of the first message with the same key and that one's id.
+    """Return the result of ``call`` and no id; or result and id of the first message with the same key.
 
     Args:
         kept_with_end: returns what the body has tied to its success: its key is kept in the same step.

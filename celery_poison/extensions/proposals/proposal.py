@@ -101,7 +101,7 @@ def policy_item(name: str, value: object) -> str:
 def sheet(
     rules: Sequence[ProposedRule], policy: Mapping[str, Any], reasons: Iterable[str]
 ) -> tuple[str, str]:
-    """Return the published JSON, and its effect: the same for sheets that would do the same.
+    """Return the JSON to publish, and its effect: the same for sheets that would do the same.
 
     The effect of a sheet that would do nothing is empty.
     """

@@ -27,7 +27,7 @@ def cross_off(ledger: Ledger, mid: str) -> None:
 
 
 def owed(ledger: Ledger, most: int = 100) -> dict[str, float]:
-    """Return the notices that have been owed for the longest time."""
+    """Return the mids whose notices have been owed longest, each with the time since when."""
     with clear_errors("reading which callers get a failure"):
         rows: Any = ledger.client.zrange(ledger.keys.telling, 0, most - 1, withscores=True)
     return {decoded(mid): moment(since) for mid, since in rows}

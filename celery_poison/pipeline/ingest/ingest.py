@@ -56,7 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Ingested:
-    """The result of one run.
+    """The result of one run of the ingestion.
 
     Attributes:
         rows: entries that came into the lake.
