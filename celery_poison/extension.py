@@ -105,7 +105,7 @@ class Extension:
         """Stop to consume a queue, since nothing is sent to it any more; or go on, since it is again."""
 
     def acts(self, store: Any) -> Iterable[object]:
-        """Return whose public methods ``Quarantine`` has, too; ``store``: ``quarantine.store.Store``."""
+        """Return objects whose public methods ``Quarantine`` gets, too; ``store``: ``desk.store.Store``."""
         return ()
 
     def helpers(self, site: Any) -> Iterable[Helper]:

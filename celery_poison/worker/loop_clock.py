@@ -1,4 +1,4 @@
-"""When the event loop of a worker last turned: what stands in it stops everything but the heartbeat."""
+"""The last turn of a worker's event loop: a loop that stands stops everything but the heartbeat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class LoopClock:
-    """Is set by each turn of the event loop; any thread may read it.
+    """The clock that each turn of the event loop sets; any thread may read it.
 
     A worker whose broker is away, or that leaves, has no loop: nothing stands then.
     """
@@ -18,7 +18,7 @@ class LoopClock:
         self._away_since: float | None = None
 
     def turn(self) -> None:
-        """The loop turns; each second or two, where nothing happens."""
+        """Note a turn of the loop; one comes each second or two, even where nothing happens."""
         self._turned = monotonic()
 
     def follow(self, consumer: Any) -> None:
@@ -40,11 +40,11 @@ class LoopClock:
         self._turned, self._is_on, self._away_since = None, True, None
 
     def away(self) -> None:
-        """The broker connection is gone, and the loop with it."""
+        """Note that the broker connection is gone, and the loop with it."""
         self._is_on, self._away_since = False, monotonic()
 
     def left(self) -> None:
-        """The worker leaves."""
+        """Note that the worker leaves."""
         self._is_on, self._away_since = False, None
 
     def turned_ago(self) -> float | None:

@@ -1,7 +1,7 @@
-"""How a worker's pulse is written: by a thread that waits for no server, no lock of the user's, and no log.
+"""A worker's pulse, written by a thread that waits for no server, no lock of the user's, and no log.
 
-Who asks whether a restart is the cure (``celery poison alive``, systemd) asks when nothing else answers any
-more: neither Redis nor the broker, nor the event loop. See :mod:`celery_poison.basics.pulse`.
+``celery poison alive`` and systemd read it to learn whether a restart is the cure: they ask when nothing else
+answers any more, neither Redis nor the broker, nor the event loop. See :mod:`celery_poison.basics.pulse`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What these tests' workers are started with: `celery -A tests.outage.app worker`."""
+"""The app of these tests' workers: `celery -A tests.outage.app worker`."""
 
 from __future__ import annotations
 

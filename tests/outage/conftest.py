@@ -35,14 +35,14 @@ class Site(Fleet):
     _asked_at: float = 0.0
 
     def evidence(self) -> str:
-        """What is on record, and the end of the logs."""
+        """Return the records of the ledger and the end of the logs."""
         queries = self.quarantine.queries
         rows = [(mid, raw, start.token in self.done()) for mid, start, raw in queries.running()]
         told = [{key: word for key, word in entry.items() if word} for entry in queries.journal()]
         return "\n".join(map(str, [*rows, *queries.parked(), *told, self.log_text()[-6000:]]))
 
     def done(self) -> set[str]:
-        """The tokens of the starts of which the ledger knows that they have ended."""
+        """Return the tokens of the starts that have ended by the ledger."""
         ledger = plugin_of(self.app).open_ledger()
         found: Any = ledger.client.hkeys(ledger.keys.done)
         return {token.decode() for token in found}
@@ -58,7 +58,7 @@ class Site(Fleet):
         return set(self.starts(task).values()) == {1} and self.starts(task) == self.ends(task)
 
     def overlapped(self) -> list[str]:
-        """The ids that were running twice at one time; what a killed worker ran ended with it."""
+        """Return the ids that ran twice at one time; the runs of a killed worker ended with it."""
         running: dict[str, set[int]] = {}
         twice = []
         for mark in self.marks.all():
@@ -73,12 +73,12 @@ class Site(Fleet):
         return twice
 
     def on(self, worker: Worker, event: str = "start") -> list[Any]:
-        """What ran on a worker: the first arguments of its tasks, in order."""
+        """Return the first arguments of the tasks that ran on a worker, in order."""
         mine = {worker.main_pid, *worker.child_pids()}
         return [mark.n for mark in self.marks.all("where", event) if mark.pid in mine]
 
     def heard_for(self, seconds: float) -> bool:
-        """Whether so much time has passed since this was asked first."""
+        """Whether so many seconds have passed since the first call."""
         if not self._asked_at:
             self._asked_at = time.monotonic()
         return time.monotonic() - self._asked_at > seconds
@@ -88,7 +88,7 @@ class Site(Fleet):
         worker.kill_group()
 
     def result_of(self, sent: AsyncResult) -> Any:
-        """Its result, asked for again and again: a restart cuts off who waits to be told."""
+        """Return a task's result, by polling: a restart of Redis cuts off a caller that only waits for it."""
 
         def stored() -> bool:
             sent._cache = None
@@ -103,19 +103,19 @@ class Site(Fleet):
         return not told and not self.quarantine.queries.incidents() and not self.suspects()
 
     def suspects(self) -> list[Any]:
-        """What is flagged or in quarantine."""
+        """Return the messages that are flagged or in quarantine."""
         return [*self.quarantine.list(), *self.quarantine.list(candidates=True)]
 
     def on_record(self) -> int:
-        """The number of starts that the ledger takes for running."""
+        """Return the number of starts that run by the ledger."""
         return len([*self.quarantine.queries.running()])
 
     def is_over(self) -> bool:
-        """Whether all that was started has ended. Of some it stays on record: a copy of it may come."""
+        """Whether all starts have ended. Some stay on record, since a copy of their message may come."""
         return {start.token for _, start, _ in self.quarantine.queries.running()} <= self.done()
 
     def known_workers(self) -> set[str]:
-        """The nodes that the ledger takes for alive."""
+        """Return the nodes that live by the ledger."""
         alive = self.quarantine.queries.workers(1000)
         return {row.worker.partition("@")[0] for row in alive if row.alive}
 
@@ -141,7 +141,7 @@ def new_site(new_server: Callable[..., RedisServer], assemble: Callable[..., Sit
 
 
 class Rewind:
-    """What a Redis had on disk at one moment, so that it can come back having lost everything since."""
+    """The disk of a Redis as of one moment: with it, the server comes back without all that came since."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server

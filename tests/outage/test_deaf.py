@@ -49,7 +49,7 @@ def proxy(broker_url: str) -> Iterator[TcpProxy]:
 
 
 def _deaf(console: Console) -> dict[str, dict[str, int]]:
-    """Return node -> what waits for it, of every worker that `status` calls deaf."""
+    """Return node -> the messages that wait for it, of every worker that `status` calls deaf."""
     return {row["worker"].partition("/")[0]: row["waiting"] for row in console.json("status")["deaf"]}
 
 

@@ -1,4 +1,4 @@
-"""What the active monitor believes of a Redis that hung, or that remembers old heartbeats only."""
+"""The active monitor beside a Redis that hung, or that remembers old heartbeats only."""
 
 from __future__ import annotations
 
@@ -99,5 +99,5 @@ def test_EMS_1_old_heartbeats_that_a_restarted_redis_remembers_are_not_believed(
 
 
 def _go_silent(ledger: Ledger) -> None:
-    """Its last heartbeat was long ago, as far as Redis knows."""
+    """Make the last heartbeat of the worker one of long ago, as Redis has it."""
     ledger.client.zadd(ledger.keys.leases, {"w": 1})

@@ -65,7 +65,7 @@ def test_TP1_8_nothing_runs_twice_because_the_broker_delivered_it_again(
 
 
 def _messages(server: RabbitServer, url: str) -> int:
-    """How many messages it has, waiting or delivered."""
+    """Return the number of messages in the broker's queues, waiting or delivered."""
     told = server.ctl("list_queues", "-p", url.rpartition("/")[2], "messages")
     return sum(int(word) for word in told.split() if word.isdigit())
 

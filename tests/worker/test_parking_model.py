@@ -241,7 +241,7 @@ class ParkingMachine(RuleBasedStateMachine):
 
     @rule()
     def recover(self) -> None:
-        """What failover.recovery does for one dead worker."""
+        """Recover the messages of one dead worker, as ``fleet.recovery`` does."""
         if not self.to_recover:
             return
         worker, copies = self.to_recover.pop(0)
