@@ -9,9 +9,8 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import path
 
-from celery_poison.contrib.django.models import PoisonMessage
+from celery_poison.contrib.django.models import READ, PoisonMessage
 
-READ, ACT = "celery_poison.view_poisonmessage", "celery_poison.act_poisonmessage"
 #: The app of the thread that sets Django up: in a thread that answers a request Celery knows none.
 _APP = current_app._get_current_object()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from django.db import models
 
+#: Who may read, and who may act.
+READ, ACT = "celery_poison.view_poisonmessage", "celery_poison.act_poisonmessage"
+
 
 class OutboxRow(models.Model):
     """One message that was published in a transaction; a relay moves it into the ledger, and deletes it.
