@@ -108,7 +108,7 @@ def test_NEW_25_what_holds_the_interpreter_is_named_by_line_and_only_a_restart_i
             (interrupted,) = crew.await_events("interrupted")
             assert json.loads(interrupted["evidence"])["stack"] == json.loads(lost["evidence"])["stack"]
             assert "The event loop of its worker stood in hold_interpreter (" in scene.console.out(
-                "show", result.id
+                "show", result.id, "--all"
             )
             why = scene.await_dead("w1@test")
             assert "it has not moved for" in why and "cure: restart it" in why
@@ -143,7 +143,9 @@ def test_NEW_25_a_worker_whose_loop_stands_is_restarted_and_nobody_is_to_blame(s
         (lost,) = crew.await_events("worker_lost")
         assert lost["cause"] == "eviction" and json.loads(lost["evidence"])["asked"] == "alive"
         crew.await_held(again, 1)
-        assert "The probe `alive` had called the worker beyond help." in scene.console.out("show", result.id)
+        assert "The probe `alive` had called the worker beyond help." in scene.console.out(
+            "show", result.id, "--all"
+        )
         crew.let_go()
         assert result.get(timeout=PATIENCE) and crew.no_strikes()
         assert scene.probe("--strict", "w1@test")[0] == 0
