@@ -172,9 +172,9 @@ class Outcomes:
         """Keep the original in the ledger until it is due (NEW-30); False where it has to stay here."""
         request, park = case.request, self.site.ledger.parking.park
         number = request.poison.park if request.poison is not None else 0
-        parcel, limit = pack(original(request.message)), most_parked(self.site)
-        words: dict[str, Any] = {"parcel": parcel, "limit_bytes": limit, "pause": seconds}
+        words: dict[str, Any] = {"parcel": pack(original(request.message)), "pause": seconds}
         try:
+            words["limit_bytes"] = most_parked(self.site)
             if not park(request.mid, b"", case.start, number=number, **words):
                 return False
         except (LedgerFull, LedgerUnavailable) as error:

@@ -93,6 +93,23 @@ def test_NEW_1_a_suspect_is_kept_on_its_way_to_its_trial_unless_it_has_started(
     assert not park(parked.number), "void since then"
 
 
+def test_NEW_30_what_a_parking_waited_for_holds_up_no_later_one_and_the_longer_pause_counts(
+    ledger: Ledger, queries: Views
+) -> None:
+    def due(pause: float) -> int | None:
+        assert ledger.parking.park(MID, b"", COPY, number=0, parcel=b"x", pause=pause)
+        return queries.awaited_by([MID])[1].get(MID)
+
+    first = due(3600)
+    assert first and due(5) == first, "its acknowledgement was lost, and the copy ran before it was due"
+    later = due(7200)
+    assert later and later > first
+    ((_, parked, raw),) = queries.parked()
+    ledger.client.hset(ledger.keys.parked, MID, raw.replace(b"waiting", b"kept"))
+    assert due(0) is None, "a person has released it since"
+    assert parked.state == "waiting"
+
+
 def test_TP1_8_nothing_is_parked_behind_a_start_that_has_ended_or_changed(
     ledger: Ledger, queries: Views
 ) -> None:

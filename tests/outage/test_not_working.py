@@ -59,6 +59,28 @@ def test_NEW_25_a_worker_whose_event_loop_stands_is_named_until_it_turns_again(
     assert site.nobody_is_blamed()
 
 
+@pytest.mark.rest
+def test_NEW_25_a_broker_owes_no_answer_to_a_worker_whose_only_slot_runs_what_had_a_countdown(
+    new_site: Callable[..., Site], redis_url: str
+) -> None:
+    site = new_site(redis_url, poison_stuck_after=STUCK_AFTER, worker_prefetch_multiplier=1)
+    console = Console(site.app)
+    conditions: set[str] = set()
+    with site.worker("w1", concurrency=1) as w1:
+        w1.wait_ready()
+        # While it waits it has room for one more: a poll is under way when it begins and fills the worker.
+        late = site.send("where", 1, 5 * STUCK_AFTER, countdown=1)
+
+        def has_ended() -> bool:
+            conditions.add(console.json("workers")[0]["condition"])
+            return bool(late.state == "SUCCESS")
+
+        site.await_that(has_ended, "the long task ends")
+        assert conditions == {"working"} and "does not work" not in w1.log_text()
+        assert site.result_of(site.send("where", 2, 0)) == "w1@test"
+    assert site.nobody_is_blamed()
+
+
 @pytest.mark.matrix
 def test_NEW_25_a_worker_whose_pool_a_person_has_shrunk_to_nothing_is_named_while_something_waits_for_it(
     new_site: Callable[..., Site], broker_url: str

@@ -222,6 +222,8 @@ class OwnedChannel(_Base):
     #: Seconds of the next wait, and until when none is longer than the shortest.
     _patience = PATIENCE
     _in_use_until = 0.0
+    #: When it was last seen full.
+    _full_at = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.boot_id = self.new_boot_id()
@@ -242,8 +244,15 @@ class OwnedChannel(_Base):
 
     @property
     def unanswered_for(self) -> float:
-        """Seconds since the poll that has no answer yet was sent, else 0; from any thread."""
-        return monotonic() - self._brpop_sent_at if self._fetches and self._in_poll else 0.0
+        """Seconds for which a poll has had no answer, else 0; from any thread.
+
+        While the prefetch is used up kombu leaves an answer unread: that time is not the broker's.
+        """
+        if self.is_full:
+            self._full_at = monotonic()
+        if not (self._fetches and self._in_poll):
+            return 0.0
+        return monotonic() - max(self._brpop_sent_at, self._full_at)
 
     def close(self) -> None:
         """As in kombu, but a connection that is lost keeps nothing from being closed."""

@@ -22,7 +22,8 @@ redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], e.token)
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(parking_of(KEYS[3], ARGV[2])), e))
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[5])
-if ARGV[4] ~= '' then redis.call('HSET', KEYS[5], ARGV[2], ARGV[4]) end
+-- What an earlier parking of it waited for holds it up no more.
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[5], ARGV[2], ARGV[4]) else redis.call('HDEL', KEYS[5], ARGV[2]) end
 journal(KEYS[6], ARGV[1], {event = 'parked', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, state = 'TBDL',
   note = ARGV[4] == '' and e.alone ~= 0 and 'for its trial' or 'for its idempotency key'})

@@ -23,14 +23,23 @@ local p, number = parking_of(KEYS[3], ARGV[2]), tonumber(ARGV[5])
 if p and number > 0 and number < p.number then return {'CONFLICT'} end
 -- The copy that was just published came back before that was noted: under a new number, it is none any more.
 local is_back = p and p.state == 'waiting' and number == p.number
-if p and p.state == 'waiting' and not is_back then return {is_unique(ARGV[2]) and 'KEPT' or 'CONFLICT'} end
+local pause = tonumber(ARGV[8])
+if p and p.state == 'waiting' and not is_back then
+  if not is_unique(ARGV[2]) then return {'CONFLICT'} end
+  -- The copy ran before it was due, since its acknowledgement was lost: it stays for the longer pause.
+  local due = now_ms() + pause
+  if pause > 0 and due > (tonumber(redis.call('HGET', KEYS[5], ARGV[2])) or 0) then
+    redis.call('HSET', KEYS[5], ARGV[2], due)
+  end
+  return {'KEPT'}
+end
 if not has_room(KEYS[4], #ARGV[6], ARGV[7]) then return {'HELD'} end
 local e = start_of(ARGV[4])
-local pause = tonumber(ARGV[8])
 local why = pause > 0 and 'until it is due' or e.alone ~= 0 and 'for its trial' or 'its task is paused'
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(p), e))
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[6])
-if pause > 0 then redis.call('HSET', KEYS[5], ARGV[2], now_ms() + pause) end
+-- What an earlier parking of it waited for holds it up no more.
+if pause > 0 then redis.call('HSET', KEYS[5], ARGV[2], now_ms() + pause) else redis.call('HDEL', KEYS[5], ARGV[2]) end
 journal(KEYS[6], ARGV[1], {event = 'parked', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, state = 'TBDL', note = behind or why})
 return {'OK'}
