@@ -7,7 +7,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from io import StringIO
+from threading import Barrier
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +18,7 @@ from urllib.parse import quote
 import pytest
 from celery import Celery
 
-from celery_poison import GivenUp
+from celery_poison import GivenUp, Quarantine
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.apps.harness import Fleet
@@ -191,6 +194,27 @@ def test_SAP_7_while_redis_is_away_the_page_says_so_and_the_rest_of_the_admin_go
         assert reader.get("/admin/").status_code == 200
     with served(SimpleNamespace(app=Celery("default", set_as_current=False))) as site:
         assert "Django has loaded no Celery app" in site.reader().get(LIST).content.decode()
+
+
+def test_SAP_7_a_visitor_waits_for_his_own_answer_of_redis_alone(fleet: Fleet) -> None:
+    configured()
+    from celery_poison.contrib.django.pages import Pages
+
+    pages, both = Pages(None, fleet.app), Barrier(2, timeout=PATIENCE)
+    with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(2) as visitors:
+        patched.setattr(Quarantine, "check_owner", lambda self: both.wait() >= 0)
+        opened = [*visitors.map(lambda _: pages._open(), range(2))]
+    assert opened[0] is opened[1]
+
+
+def test_SAP_7_dumpdata_meets_no_table_that_is_not_there(tables: None) -> None:
+    from django.core.management import call_command
+
+    for everything in (False, True):  # by each model's default manager, and by its base manager
+        dumped = StringIO()
+        call_command("dumpdata", use_base_manager=everything, stdout=dumped)
+        models = {row["model"] for row in json.loads(dumped.getvalue())}
+        assert "auth.permission" in models and "celery_poison.poisonmessage" not in models
 
 
 _THREAD = """

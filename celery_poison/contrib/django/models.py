@@ -27,10 +27,20 @@ class OutboxRow(models.Model):
         db_table = "celery_poison_outbox"
 
 
+class _NoRows(models.Manager["PoisonMessage"]):
+    """Spares whoever goes over all models, as ``dumpdata`` does, a table that is not there."""
+
+    def get_queryset(self) -> models.QuerySet[PoisonMessage]:
+        return super().get_queryset().none()
+
+
 class PoisonMessage(models.Model):
     """A message in quarantine, for Django's permissions and admin alone: the ledger has it, and no table."""
 
+    objects = _NoRows()
+
     class Meta:
+        base_manager_name = "objects"
         managed = False
         verbose_name = "poison message"
         default_permissions = ("view",)

@@ -113,9 +113,10 @@ class Pages:
                     "Django has loaded no Celery app: import it in your project's __init__.py, as Celery's"
                     " guide for Django does (from .celery import app)"
                 )
-            self._quarantine = self._quarantine or Quarantine(self._app)
-            self._is_mine = self._is_mine or self._quarantine.check_owner()
-            return self._quarantine
+            self._quarantine = quarantine = self._quarantine or Quarantine(self._app)
+        # Asks Redis, which may be slow to answer: each visitor waits for his own answer alone.
+        self._is_mine = self._is_mine or quarantine.check_owner()
+        return quarantine
 
     @_readable
     def messages(self, request: HttpRequest) -> HttpResponse:

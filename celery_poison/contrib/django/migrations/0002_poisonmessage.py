@@ -22,6 +22,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "poison message",
                 "permissions": (("act_poisonmessage", "Can release, fail and edit poison messages"),),
                 "managed": False,
+                "base_manager_name": "objects",
                 "default_permissions": ("view",),
             },
         ),
