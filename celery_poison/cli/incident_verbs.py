@@ -40,6 +40,7 @@ from celery_poison.desk import sentences
 from celery_poison.desk.evidence import died_when, growth_of, place_in, sentence_of
 from celery_poison.desk.survey import process_deaths
 from celery_poison.ledger.fleet_model import Incident
+from celery_poison.ledger.journal_read import ENTRIES_READ
 from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
@@ -69,7 +70,9 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
         return _show_incident(queries, words[1])
     records = queries.incidents(limit)
     headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
-    lines = [] if wants_json() else [_alone_line(process_deaths(queries.counts()))]
+    died = {} if wants_json() else process_deaths(queries.counts())
+    alone = [] if wants_json() else queries.journal(count=limit, wanted=_is_alone)[::-1]
+    lines = [] if wants_json() else [_alone_line(died), _unread_line(sum(died.values()), len(alone), limit)]
     if lines and plugin_of(app_of(ctx)).settings.observe_only:
         lines.append(_observed_line(queries.observed()))
     open_ones = sum(incident.took is None for incident in records)
@@ -84,7 +87,6 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
         print_wrapped(line, "", 0)
     if wants_json():
         return
-    alone = queries.journal(count=limit, wanted=_is_alone)[::-1]
     if alone:
         click.echo("")
         print_table(("DIED", "CAUSE", "TASK", "WHERE", "ID"), map(_alone_row, alone), fit=True)
@@ -137,6 +139,8 @@ def _show_incident(queries: Views, id: str) -> None:
         ("candidates", incident.flagged or "none: no message was running"),
     )
     print_rows(rows, "  ")
+    if len(entries) < _ENTRIES and not any(entry["event"] == "worker_lost" for entry in entries):
+        print_wrapped(f"what followed is not known: its death is not {_AMONG}", "  ", 2)
     for entry in entries:
         task = f"{entry['task']}[{short(entry['id'])}] " if entry["id"] else ""
         print_wrapped(near_paths(f"{task}{sentences.sentence(entry)}"), f"  {_clock_of(entry)}  ", 12)
@@ -156,6 +160,23 @@ def _alone_line(alone: Mapping[str, int]) -> str:
     of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
     died = count_of(sum(alone.values()), "task process")
     return f"{died} died alone, since the ledger began: {of}; {command('poison journal tail --deaths')}"
+
+
+#: Where the journal's entries are looked for; older ones may be gone, too.
+_AMONG = f"among the journal's newest {ENTRIES_READ:,} entries"
+
+
+def _unread_line(died: int, named: int, limit: int) -> str:
+    """Return how many task processes that died alone the journal names no more; empty where that is none.
+
+    Args:
+        died: task processes, ever.
+        named: of them, in the table, which has ``limit`` rows at most.
+    """
+    missing = died - named
+    if named >= limit or missing <= 0:
+        return ""
+    return f"{missing} of these deaths {'is' if missing == 1 else 'are'} not {_AMONG}"
 
 
 def _observed_line(observed: Sequence[MessageRecord]) -> str:

@@ -391,6 +391,10 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     assert "convert grew 90 MB/s to 1.6 GiB" in shown.stdout and "celery: 5" in shown.stdout
     assert "worker w1@test/b00t died" in shown.stdout and "\x1b[1m" not in shown.stdout
     assert [e["event"] for e in console.json("incidents", "show", "i1")["history"]][:1] == ["worker_lost"]
+    assert "what followed is not known" not in shown.stdout
+    keeper.ledger.client.xtrim(keeper.ledger.keys.journal, maxlen=0, approximate=False)
+    unread = "what followed is not known: its death is not among the journal's newest 50,000 entries"
+    assert unread in console.out("incidents", "show", "i1")
     assert "0 incidents of that id" in console.run("incidents", "show", "nowhere", status=1).stderr
     console.run("incidents", "i1", status=2)
 
@@ -398,7 +402,7 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
 def test_incidents_counts_the_deaths_of_task_processes_too(console: Console, keeper: Keeper) -> None:
     keeper.send_and_keep("fleet.healthy", 1)
     keeper.send_and_keep("fleet.healthy", 2, cause="worker_lost")
-    result = console.run("incidents")
+    result, ledger = console.run("incidents"), keeper.ledger
     assert "2 task processes died alone, since the ledger began: 2 SIGKILL" in result.stdout
     assert "no worker has died" in result.stderr
     oldest = console.json("list")[-1]["id"][:8]
@@ -406,6 +410,10 @@ def test_incidents_counts_the_deaths_of_task_processes_too(console: Console, kee
     assert rows == [["SIGKILL", "fleet.healthy", "-", oldest]] * 2, "each has a line, with what to show"
     assert f"poison show {oldest}" in result.stderr
     assert console.json("status")["process_deaths"] == {"signal:9": 2}
+    assert "newest 50,000 entries" not in result.stdout + console.out("incidents", "-n", "1")
+    ledger.client.xtrim(ledger.keys.journal, maxlen=0, approximate=False)
+    rest = console.out("incidents")
+    assert "2 of these deaths are not among the journal's newest 50,000 entries" in rest
 
 
 def test_journal_tail_prints_a_sentence_or_a_json_object_in_each_line(
