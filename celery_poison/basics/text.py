@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
@@ -122,10 +122,14 @@ def count_of(number: int, noun: str) -> str:
 
 
 def some_of(names: Iterable[str], limit: int = 10) -> str:
-    """Return names in a row, of very many the first ones."""
-    told = sorted(names)
-    more = f" and {len(told) - limit} more" if len(told) > limit else ""
-    return ", ".join(told[:limit]) + more
+    """Return names in a row, sorted, of very many the first ones."""
+    return first_of(sorted(names), limit)
+
+
+def first_of(names: Sequence[str], limit: int) -> str:
+    """Return names in a row as they come, of very many the first ones."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def short(id: str, others: Iterable[str] = ()) -> str:

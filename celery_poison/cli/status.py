@@ -19,6 +19,7 @@ from celery_poison.basics.text import (
     command,
     count_of,
     duration,
+    first_of,
     some_of,
     span,
     utc,
@@ -36,7 +37,7 @@ from celery_poison.cli.command import (
 from celery_poison.cli.output import answer, answer_table, print_json, print_wrapped, say, wants_json
 from celery_poison.cli.rule_verbs import gate_line
 from celery_poison.desk.overview import Level, Overview
-from celery_poison.desk.queues import find_deaf
+from celery_poison.desk.queues import Backlog, find_deaf
 from celery_poison.desk.survey import last_ended, overview
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.fleet_model import WorkerRecord
@@ -54,13 +55,16 @@ def status(ctx: click.Context, check: bool, watch: bool) -> None:
     \b
     celery -A proj poison status
     """
+    if watch and (check or wants_json()):
+        raise click.UsageError("--watch redraws until Ctrl-C: leave out --json and --check")
     if watch:
         _watch(ctx)
-    seen = overview(app_of(ctx), queues=True)
+    # A probe asks often, and its exit status hangs on no depth.
+    seen = overview(app_of(ctx), queues=not check)
     if wants_json():
         print_json(seen.as_dict())
     else:
-        _tell(ctx.obj, seen)
+        _tell(ctx, seen)
     if check:
         ctx.exit([*Level].index(seen.level))
 
@@ -80,7 +84,7 @@ def _watch(ctx: click.Context) -> NoReturn:
                 say(str(error), err=True)
             else:
                 click.clear()
-                _tell(ctx.obj, seen)
+                _tell(ctx, seen)
             time.sleep(_LOOK_EVERY)
     ctx.exit(0)
 
@@ -88,13 +92,14 @@ def _watch(ctx: click.Context) -> NoReturn:
 _COLOURS = {Level.WELL: "green", Level.DECIDE: "yellow", Level.BROKEN: "red"}
 
 
-def _tell(console: Any, seen: Overview) -> None:
+def _tell(ctx: click.Context, seen: Overview) -> None:
+    console: Any = ctx.obj
     for sentence in seen.verdict:
         console.echo(console.style(clean(sentence), fg=_COLOURS[seen.level], bold=True))
     for typed in seen.next:
         console.echo(f"  {clean(typed)}")
     console.echo("")
-    for name, value in _lines(seen):
+    for name, value in _lines(seen, plugin_of(app_of(ctx)).settings.quarantine_queue):
         console.echo(f"{name:<12}{clean(value)}")
     for warning in seen.warnings:
         console.echo(console.style("WARNING", fg="red", bold=True) + f"  {clean(warning)}")
@@ -102,9 +107,9 @@ def _tell(console: Any, seen: Overview) -> None:
         say(f"next: {command('poison journal tail')}", err=True)
 
 
-def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
+def _lines(seen: Overview, quarantine: str) -> Iterator[tuple[str, str]]:
     """Yield name and text of each row; what is zero, and a gate that is open, has none."""
-    yield from _time_lines(seen)
+    yield from _time_lines(seen, quarantine)
     yield from _message_lines(seen)
     yield from ((panel.name, panel.line) for panel in seen.panels if panel.line)
     yield from _fleet_lines(seen)
@@ -113,8 +118,12 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
     yield "ledger", f"{seen.ledger}, namespace {seen.namespace}"
 
 
-def _time_lines(seen: Overview) -> Iterator[tuple[str, str]]:
-    """Yield whether it goes on, who is lost, and whether the others are served."""
+def _time_lines(seen: Overview, quarantine: str) -> Iterator[tuple[str, str]]:
+    """Yield whether it goes on, who is lost, and whether the others are served.
+
+    Args:
+        quarantine: its name among the queues; what is in there waits for a person.
+    """
     if seen.lately.last:
         *_, before, hour = seen.lately.by_hour
         last = f"the last {span(seen.at - seen.lately.last)} ago"
@@ -125,12 +134,22 @@ def _time_lines(seen: Overview) -> Iterator[tuple[str, str]]:
         named = [
             f"{lost.worker.partition('/')[0]} {lost.how} since {clock(lost.since)}" for lost in seen.lost
         ]
-        yield "lost", some_of(named, 3)
-    waiting = {queue.queue: queue.waiting for queue in seen.queues if queue.waiting}
-    if waiting or seen.ended_at:
+        yield "lost", first_of(named, 3)
+    queues = [each for each in seen.queues if each.queue != quarantine]
+    waits = any(each.waiting for each in queues)
+    if waits or seen.ended_at:
         served = [f"a task ended {span(seen.at - seen.ended_at)} ago"] if seen.ended_at else []
-        kinds = some_of((f"{number} in {queue}" for queue, number in waiting.items()), 4)
-        yield "served", "; ".join([*served, f"waiting: {kinds}" if waiting else "nothing waits"])
+        yield "served", "; ".join([*served, _waiting_line(queues)])
+
+
+def _waiting_line(queues: Sequence[Backlog]) -> str:
+    """Return how much waits, the longest queue first; that nothing does only if each was counted."""
+    counted = sorted((-each.waiting, each.queue) for each in queues if each.waiting)
+    if counted:
+        return f"waiting: {first_of([f'{-number} in {queue}' for number, queue in counted], 4)}"
+    if queues and all(each.waiting == 0 for each in queues):
+        return "nothing waits"
+    return "how much waits is not known"
 
 
 def _message_lines(seen: Overview) -> Iterator[tuple[str, str]]:

@@ -65,7 +65,7 @@ class Overview:
         last_death: the last journalled death of a task process, while this app only observes; empty: none.
         deaths_allowed: deaths that quarantine a message of that task.
         lately: deaths of tasks in the last day.
-        lost: workers that are frozen, silent or dead, and whose node has not come back, the newest first.
+        lost: workers that are frozen, silent or dead (for a day) whose node has not come back, newest first.
         ended_at: when the last task ended, in seconds; None: none did in an hour, or the journal has no ends.
         last_worker: which worker has ended or died last, and when; empty where none has.
         monitor: the incarnation that watches the others, or the empty string.

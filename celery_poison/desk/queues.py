@@ -191,6 +191,7 @@ def read_backlogs(
 ) -> tuple[list[Backlog], list[str]]:
     """Return how each queue stands that is consumed, limited, or has messages in the ledger.
 
+    Where no worker lives that consumes, those of the app's configuration count as consumed.
     The second list says why that cannot be known, if it cannot.
 
     Args:
@@ -205,6 +206,8 @@ def read_backlogs(
     parked = Counter(parking.start.queue for _, parking in islice(queries.parked_now(), COUNTED_BY_QUEUE))
     candidates = Counter(record.queue for record in islice(queries.candidates(), COUNTED_BY_QUEUE))
     known = {queue for each in workers if each.alive for queue in each.all_queues}
+    if not known:  # nobody lives who could say what is consumed
+        known = {*app.amqp.queues}
     names = known | {*parked} | {*candidates} | {*(settings.queues or {})}
     queues = sorted(names - {"", settings.quarantine_queue})[:QUEUES_ASKED]
     try:

@@ -32,6 +32,8 @@ from celery_poison.states import Event
 
 #: Incidents that are looked at for workers that have not come back.
 _LOST_NAMED = 20
+#: Seconds after which nobody waits any more for a dead worker's node: a pod's name does not come back.
+_MISSED_FOR = 86_400
 #: Messages that no worker works on, each with a warning of its own.
 _STUCK_NAMED = 3
 #: Seconds after which it is no news any more that Redis came back without what it had.
@@ -64,7 +66,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         ledger=without_secrets(plugin.ledger_url),
         panels=gather(plugin.extensions.panel, plugin.complain, ledger),
         workers=workers,
-        lost=[*_lost_workers(queries, workers)],
+        lost=_lost_workers(queries, workers, queries.now_ms() / 1000),
         stranded=find_stranded(app),
         deaf=deaf,
         queues=backlogs,
@@ -118,20 +120,24 @@ def _last_end(queries: Views, now: float) -> float | None:
     return int(ended[0]["at"].partition("-")[0]) / 1000 if ended else None
 
 
-def _lost_workers(queries: Views, workers: Sequence[WorkerRecord]) -> Iterator[Lost]:
-    """Yield the frozen, silent and dead workers whose nodes have not come back."""
-    back = {worker.node for worker in workers if worker.alive}
+def _lost_workers(queries: Views, workers: Sequence[WorkerRecord], now: float) -> list[Lost]:
+    """Return the workers that are lost and have not come back, newest first; the dead for a day."""
+    lost = [*_frozen_or_silent(workers)]
+    back = {worker.node for worker in workers}
+    for incident in queries.incidents(_LOST_NAMED):
+        node, since = incident.worker.partition("/")[0], incident.died_at
+        if node not in back and now - (since or 0.0) < _MISSED_FOR:
+            lost.append(Lost(worker=incident.worker, how="dead", since=since))
+        back.add(node)
+    return sorted(lost, key=lambda each: each.since or 0.0, reverse=True)
+
+
+def _frozen_or_silent(workers: Sequence[WorkerRecord]) -> Iterator[Lost]:
     for worker in workers:
         if worker.frozen_since is not None:
             yield Lost(worker=worker.worker, how="frozen", since=worker.frozen_since)
         elif not worker.alive:
             yield Lost(worker=worker.worker, how="silent", since=worker.last_beat)
-        back.add(worker.node)
-    for incident in queries.incidents(_LOST_NAMED):
-        node = incident.worker.partition("/")[0]
-        if node not in back:
-            yield Lost(worker=incident.worker, how="dead", since=incident.died_at)
-        back.add(node)
 
 
 def _in_force(ledger: Ledger) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import time
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -17,6 +19,8 @@ from kombu.compression import compress
 
 from celery_poison.causes import Evidence
 from celery_poison.cli.celery_command import poison
+from celery_poison.cli.status import _time_lines
+from celery_poison.desk.queues import Backlog
 from celery_poison.extensions.proposals.proposal import ProposedRule, sheet
 from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger.fleet import Silence
@@ -323,16 +327,43 @@ def test_NEW_14_status_says_whether_it_goes_on_whether_others_are_served_and_no_
     fleet.app.send_task("fleet.healthy", [2])
     rows = dict(line.split(maxsplit=1) for line in console.out("status").splitlines() if " " in line)
     assert rows["deaths"].endswith(f"; 2 in the last hour, 0 in the one before  {'▁' * 23}█ 24 h")
+    assert rows["served"] == "waiting: 1 in celery", "no worker lives, and its app knows the queue"
     assert console.json("status")["lately"]["by_hour"] == [*[0] * 23, 2]
+    assert console.json("status", "--check", status=2)["queues"] == [], "a probe has nothing counted"
     looks: list[float] = []
 
     def sleep(seconds: float) -> None:
         looks.append(seconds)
-        if len(looks) == 2:
+        if len(looks) >= 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr("celery_poison.cli.status.time.sleep", sleep)
     assert console.out("status", "--watch").count("1 message needs a decision") == 2
+    for other in ("--json", "--check"):
+        assert "leave out --json and --check" in console.run("status", "--watch", other, status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("waiting", "served"),
+    [
+        ({"a": 0, "b": 0}, "nothing waits"),
+        ({"a": 0, "b": None}, "how much waits is not known"),
+        ({}, "how much waits is not known"),
+        ({"a": 9, "b": 120, "c": 0}, "waiting: 120 in b, 9 in a"),
+        ({"a": 0, "mine.quarantine": 7}, "nothing waits"),
+        ({"mine.quarantine": 7}, "how much waits is not known"),
+    ],
+)
+def test_NEW_14_nothing_waits_only_where_all_was_counted_and_what_waits_for_a_person_is_not_unserved(
+    waiting: dict[str, int | None], served: str
+) -> None:
+    queues = [Backlog(queue, number, 0, 0, None) for queue, number in waiting.items()]
+    seen: Any = SimpleNamespace(
+        at=9.0, ended_at=4.0, lost=[], queues=queues, lately=SimpleNamespace(last=None)
+    )
+    assert dict(_time_lines(seen, "mine.quarantine")) == {"served": f"a task ended 5 s ago; {served}"}
+    seen.ended_at = None
+    assert bool([*_time_lines(seen, "mine.quarantine")]) == served.startswith("waiting")
 
 
 def test_NEW_7_status_says_that_a_proposal_of_the_pipeline_waits(console: Console, keeper: Keeper) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from celery_poison.desk.overview import FADED, Level, Overview
-from celery_poison.desk.survey import overview
+from celery_poison.desk.survey import _lost_workers, overview
+from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.model import Start
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
@@ -152,3 +154,18 @@ def test_errors_fade_when_none_has_come_for_a_while_and_are_back_with_the_next(
     assert (seen.unguarded, seen.ledger_errors, seen.level) == (0, 0, Level.WELL)
     _beat(keeper, first=False, unguarded=2, ledger_errors=2)
     assert overview(fleet.app).ledger_errors == 2
+
+
+def test_NEW_14_a_dead_worker_is_lost_for_a_day_and_the_newest_is_named_first() -> None:
+    now, died = 10.0**6, {"w@back": 5, "w@pod-7": 60, "w@pod-3": 3000, "w@pod-1": 86_400}
+    incidents = [
+        Incident(incident=node, worker=f"{node}/b00t", cause="worker_lost", died_at=now - age)
+        for node, age in died.items()
+    ]
+    queries: Any = SimpleNamespace(incidents=lambda limit: incidents)
+    workers = [
+        WorkerRecord(worker="w@back/b002", node="w@back", alive=True),
+        WorkerRecord(worker="w@mute/b00t", node="w@mute", alive=False, last_beat=now - 100),
+    ]
+    lost = [each.worker.partition("/")[0] for each in _lost_workers(queries, workers, now)]
+    assert lost == ["w@pod-7", "w@mute", "w@pod-3"]
