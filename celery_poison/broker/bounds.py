@@ -1,4 +1,4 @@
-"""How long a broker is waited for by whoever publishes, or asks it something."""
+"""Time limits of a publisher, and of a question to a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a broker answers the port of which nothing is known but that kombu speaks to it."""
+"""The answers to the port for brokers that the plugin knows by kombu alone."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class OutboxRow(models.Model):
 
 
 class _NoRows(models.Manager["PoisonMessage"]):
-    """Spares whoever goes over all models, as ``dumpdata`` does, a table that is not there."""
+    """Give commands that go over all models, as ``dumpdata`` does, no rows: there is no table."""
 
     def get_queryset(self) -> models.QuerySet[PoisonMessage]:
         return super().get_queryset().none()
