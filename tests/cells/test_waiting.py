@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from celery_poison.basics import procfs
 from celery_poison.desk.survey import overview
 from tests import PATIENCE, sampled
 from tests.cells.conftest import Court
@@ -33,8 +34,11 @@ def test_NEW_1_what_found_no_cell_is_tried_by_an_idle_worker_and_survives_the_de
             court.await_start("waits", 2)
             court.await_that(lambda: len({start.worker for start in court.on_trial()}) == 2, "on each one")
             court.await_that(lambda: _parked(court) == SUSPECTS - 2, "the others wait")
+            cells = [mark.pid for mark in court.marks.all("waits", "start")]
             full.kill_main()
             full.wait()
+            # Until its watcher has seen that the main process is gone, the cell of a dead worker runs on.
+            court.await_that(lambda: sum(map(procfs.is_alive, cells)) == 1, "its cell goes with it")
             court.marks.repair()
             assert {suspect.get(timeout=PATIENCE) for suspect in suspects} == {"repaired"}
             court.await_acquittal()
