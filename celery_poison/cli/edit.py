@@ -13,7 +13,7 @@ from celery_poison.cli.decision_verbs import say_refusals, yes_run_again
 from celery_poison.cli.output import answer, print_json, say, wants_json
 from celery_poison.desk import Quarantine
 from celery_poison.desk.edits import Change, Draft, call_of
-from celery_poison.keep.arguments import arguments
+from celery_poison.keep.arguments import changes
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 
@@ -138,8 +138,11 @@ def _show(ctx: click.Context, draft: Draft) -> None:
         print_json({"mid": draft.record.mid, "id": draft.record.id, **call, "queue": draft.queue})
         return
     app, record = app_of(ctx), draft.record
-    shown = arguments(app, plugin_of(app).settings.redact, record.task, draft.stored)
-    lines = (("arguments", record.arguments, shown), ("queue", record.queue, draft.queue))
-    for name, before, after in lines:
-        say(f"{name}: {before or '-'}" if before == after else f"{name}: {before or '-'}  ->  {after or '-'}")
-    click.echo("1 message would be edited", err=True)
+    redact, headers = plugin_of(app).settings.redact, draft.original.headers
+    for name, before, after in changes(
+        app, redact, record.task, headers, [*call_of(draft.original)], [*draft.new]
+    ):
+        say(f"{name}: {before} -> {after}")
+    if draft.queue != record.queue:
+        say(f"queue: {record.queue or '-'} -> {draft.queue}")
+    click.echo("1 message would be edited; leave out --dry-run to do it", err=True)

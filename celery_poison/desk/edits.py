@@ -74,6 +74,7 @@ class Draft(NamedTuple):
     """A changed copy that is not stored yet."""
 
     record: MessageRecord
+    original: StoredMessage
     new: Call
     stored: StoredMessage
     queue: str
@@ -177,7 +178,7 @@ class Edits:
             if queue != record.queue:
                 self._store.refuse_unless_consumed(queue)
         copy = changed_copy(original, old, new, record.mid, copy_mid)
-        return Draft(record, new, copy if queue == record.queue else sent_to(copy, queue), queue)
+        return Draft(record, original, new, copy if queue == record.queue else sent_to(copy, queue), queue)
 
 
 # --- the copy ------------------------------------------------------------------------------------

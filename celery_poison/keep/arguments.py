@@ -66,6 +66,50 @@ def arguments(app: Celery, redact: Redact, task: str, stored: StoredMessage) -> 
         return ""
 
 
+def changes(
+    app: Celery, redact: Redact, task: str, headers: Mapping[str, Any], old: Any, new: Any
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each argument that differs between two decoded bodies, its value before, and after.
+
+    Of an argument that is not sent, the value is its parameter's default, which is said, or a dash.
+
+    Args:
+        headers: the original's: whoever hides arguments in them hides the changed ones, too.
+    """
+    redact = True if _said_instead(headers, old) else redact
+    before, after = (_by_name(app, redact, task, body) for body in (old, new))
+    for name in {**before, **after}:
+        if repr(before.get(name)) == repr(after.get(name)):
+            continue
+        texts = [_with_default(app, redact, task, name, sent) for sent in (before, after)]
+        if HIDDEN in texts[0] and texts[0] == texts[1]:
+            texts[1] += " (another)"
+        elif texts[0] == texts[1] and name in before and name in after:
+            sizes = [len(json.dumps(sent[name][0])) for sent in (before, after)]
+            texts = [f"{text} ({size:,} bytes)" for text, size in zip(texts, sizes, strict=True)]
+        yield name, *texts
+
+
+def _by_name(app: Celery, redact: Redact, task: str, body: Any) -> dict[str, tuple[Any, Any]]:
+    """Return each argument's value and what is shown of it; positional ones by their parameters' names."""
+    args, kwargs, _ = call_in(body)
+    shown_args, shown_kwargs, _ = call_in(redacted(app, redact, task, body))
+    by_name: dict[str, tuple[Any, Any]] = {}
+    for number, (name, *values) in enumerate(zip(_parameters(app, task), args, shown_args, strict=False)):
+        by_name[name if name and name not in by_name else f"{name}[{number}]"] = (values[0], values[1])
+    return by_name | {name: (value, shown_kwargs[name]) for name, value in kwargs.items()}
+
+
+def _with_default(app: Celery, redact: Redact, task: str, name: str, sent: Mapping[str, Any]) -> str:
+    if name in sent:
+        return _brief(sent[name][1])
+    try:
+        default = inspect.signature(app.tasks[task].run).parameters[name].default
+        return f"{_brief(_hide(default, _patterns(redact), name))} (default)"
+    except (KeyError, TypeError, ValueError):  # no such parameter, none without a default, none that is JSON
+        return "-"
+
+
 def _said_instead(headers: Mapping[str, Any], body: Any) -> str:
     """Return the producer's own text for people instead of the arguments; empty: none."""
     said = [headers.get("argsrepr"), headers.get("kwargsrepr")]

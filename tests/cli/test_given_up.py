@@ -114,7 +114,9 @@ def test_purge_by_age_goes_by_the_moment_at_which_a_message_was_given_up(
 def test_NEW_6_an_edit_says_what_its_copy_is(console: Console, keeper: Keeper, fleet: Fleet) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1)
     told = console.run("edit", mid, "--args", "[2]", "--dry-run")
-    assert "arguments: 1  ->  2" in told.stdout and "1 message would be edited" in told.stderr
+    assert told.stdout == "n: 1 -> 2\n" and "1 message would be edited" in told.stderr
+    by_default = console.run("edit", mid, "--set", "seconds=9", "--dry-run")
+    assert by_default.stdout == "seconds: 0.02 (default) -> 9\n"
     preview = console.json("edit", mid, "--args", "[2]", "--dry-run")
     assert preview == {"mid": mid, "id": preview["id"], "args": [2], "kwargs": {}, "queue": "celery"}
     assert fleet.quarantine.get(mid).state == "NDLV" and not keeper.raw_on_redis()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_poison.keep.arguments import HIDDEN, arguments, redacted
+from celery_poison.keep.arguments import HIDDEN, arguments, changes, redacted
 from celery_poison.model import StoredMessage
 
 EMBED = {"chain": [{"task": "t", "args": ["x"], "kwargs": {"password": "x"}}], "chord": None}
@@ -38,6 +38,22 @@ def test_a_call_is_told_as_it_is_written(app: Celery) -> None:
     assert _shown(app, [[42, "a.png", None], {"size": 1.5}, {}]) == '42, "a.png", null, size=1.5'
     assert _shown(app, {"args": [1], "kwargs": {"b": 2}}) == "1, b=2"
     assert _shown(app, [[], {}, EMBED]) == "no arguments"
+
+
+def _changes(app: Celery, old: Any, new: Any, redact: Any = (), **headers: Any) -> list[tuple[str, str, str]]:
+    return [*changes(app, redact, "shop.charge", headers, old, new)]
+
+
+def test_NEW_6_a_change_is_told_by_the_names_of_parameters_and_no_hidden_value_is(app: Celery) -> None:
+    old, new = [[1, "a", "x", "y"], {}, {}], [[2, "a", "x", "z"], {"tip": None}, {}]
+    assert _changes(app, old, new) == [("order", "1", "2"), ("rest[3]", '"y"', '"z"'), ("tip", "-", "null")]
+    assert _changes(app, old, new, ["order"])[0] == ("order", '"(hidden)"', '"(hidden)" (another)')
+    by_producer = {text for _, *both in _changes(app, old, new, argsrepr="(***)") for text in both}
+    assert by_producer == {'"(hidden)"', '"(hidden)" (another)', "-"}
+    rows = [*range(9000)]
+    ((_, before, after),) = _changes(app, [[rows], {}, {}], [[rows[:2000]], {}, {}])
+    assert before.endswith("… (52,890 bytes)") and after.endswith("… (10,890 bytes)")
+    assert not _changes(app, old, old)
 
 
 def test_long_values_and_long_lines_are_cut(app: Celery) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,14 +19,17 @@ from celery_poison.extensions.repro.writing import Repro, TaskCall, call_of, rep
 from celery_poison.keep.private_files import open_private
 from celery_poison.plugin import plugin_of
 
+#: Lines of a test that a terminal is not flooded with.
+_SCREENFUL = 100
+
 
 @verb(
     click.argument("id"),
     click.option(
         *("-o", "--output"),
         metavar="DIR",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Write the file there, not to stdout.",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Write the file there, not to stdout; a new directory is made.",
     ),
     click.option("--pickle", "pickled", is_flag=True, help="Also a pickled body, which the test opens."),
     click.option("--minimise", is_flag=True, help="Run the task here, to find smaller arguments it dies of."),
@@ -73,9 +78,13 @@ def repro(ctx: click.Context, id: str, output: Path | None, pickled: bool, **opt
 
 def _write(made: Repro, output: Path | None) -> Path | None:
     if output is None:
+        lines = made.text.count("\n")
+        if lines > _SCREENFUL and sys.stdout.isatty() and not wants_json():
+            raise click.UsageError(f"the test has {lines:,} lines: write it to a file with -o DIR")
         return None
     path = output / made.name
     try:
+        output.mkdir(parents=True, exist_ok=True)
         with open(path, "x", encoding="ascii", opener=open_private) as file:
             file.write(made.text)
     except FileExistsError:
@@ -86,6 +95,7 @@ def _write(made: Repro, output: Path | None) -> Path | None:
 def _minimised(call: TaskCall, written: Any, attempts: int, seconds: int) -> tuple[TaskCall, dict[str, Any]]:
     """Return the smallest call that ends the task as the first one does, and a summary of the search."""
     until, runs = time.monotonic() + seconds, 0
+    whole = [[*call.args], call.kwargs]
 
     def end_of(value: Any) -> str:
         nonlocal runs
@@ -95,11 +105,31 @@ def _minimised(call: TaskCall, written: Any, attempts: int, seconds: int) -> tup
         runs += 1
         return _end_of(written(_with(call, value)), left)
 
-    first = end_of([[*call.args], call.kwargs])
+    def dies(value: Any) -> bool:
+        if not _is_call(value) or end_of(value) != first:
+            return False
+        say(f"run {runs}: it {first} of {_size(value)}, too", err=True)
+        return True
+
+    first = end_of(whole)
     if not first:
         return call, {"dies": False, "attempts": runs, "said": "it did not die here"}
-    shrunk = shrink([[*call.args], call.kwargs], lambda value: _is_call(value) and end_of(value) == first)
-    return _with(call, shrunk), {"dies": True, "attempts": runs, "said": f"it {first} here; {runs} runs"}
+    say(f"it {first} here, of {_size(whole)}; at most {attempts - runs} more runs, {seconds} s", err=True)
+    shrunk = shrink(whole, dies)
+    spent = f"{runs} runs are used up (--attempts)" if runs >= attempts else "--seconds are over"
+    result = "nothing more can be left out" if shrunk.is_minimal else f"it may become smaller: {spent}"
+    said = f"it {first} here; {runs} runs; {_size(whole)} -> {_size(shrunk.value)}; {result}"
+    return _with(call, shrunk.value), {
+        "dies": True,
+        "attempts": runs,
+        "minimal": shrunk.is_minimal,
+        "bytes": [len(json.dumps(each)) for each in (whole, shrunk.value)],
+        "said": said,
+    }
+
+
+def _size(call: Any) -> str:
+    return f"{len(json.dumps(call)):,} bytes of arguments"
 
 
 def _is_call(value: Any) -> bool:
