@@ -326,3 +326,21 @@ def test_a_fleet_tells_a_webhook_a_command_and_who_hears_events_of_a_poison_besi
     (event,) = watcher.told("poison-group-quarantined")
     assert {name: event[name] for name in payload} == payload
     assert SECRET not in log
+
+
+def test_an_address_of_apprises_gets_the_sentence_and_no_log_line_shows_the_address(
+    watch: Callable[..., Watch], keeper: Keeper, inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    looking = watch(notify=[inbox.url.replace("http://", "json://"), "nobody://example.com/" + SECRET])
+    keeper.send_and_keep("fleet.healthy", 0)
+    with caplog.at_level(logging.WARNING):
+        looking.round()
+    (told,) = inbox.told
+    assert "1 message of fleet.healthy in quarantine" in told["message"] and "poison show" in told["message"]
+    assert "nobody://... could not be notified: Apprise does not know such an address" in caplog.text
+    inbox.answer = 500
+    keeper.send_and_keep("fleet.healthy", 1, cause="oom")
+    with caplog.at_level(logging.WARNING):
+        looking.round()
+    assert "json://... could not be notified: Apprise could not deliver it" in caplog.text
+    assert SECRET not in caplog.text and "127.0.0.1" not in caplog.text

@@ -72,7 +72,7 @@ def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
         ("poison_notify", [7]),
         ("poison_notify", [[]]),
         ("poison_notify", ["/usr/local/bin/page"]),
-        ("poison_notify", ["ftp://example.com/x"]),
+        ("poison_notify", ["slack://a b"]),
         ("poison_notify", ["https://["]),
         ("poison_notify", ["https:///x"]),
         ("poison_notify", ["shop.alerts.told"]),

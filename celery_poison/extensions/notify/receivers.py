@@ -1,7 +1,7 @@
 """Receivers of notifications: a URL, a command or a function, each in a process of its own.
 
 So a receiver can always be ended, and whatever it does, to memory or to locks, it does not to a worker. For a
-URL or a function that process is this file, of the standard library alone.
+URL or a function that process is this file, of the standard library alone; chats are Apprise's.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from urllib.parse import unquote, urlsplit
 
 #: Seconds that telling one receiver may take, and those of them that a server may take for each answer.
 LIMIT, PATIENCE = 10.0, 8.0
+#: Schemes of a webhook; the address of anything else is Apprise's.
+_WEB = ("http", "https")
 
 
 class NotDelivered(Exception):
@@ -101,7 +104,10 @@ def _name(target: str | Sequence[str]) -> str:
     if not isinstance(target, str):
         return target[0]
     parts = urlsplit(target)
-    return f"{parts.scheme}://{parts.hostname}" if "://" in target else target
+    if "://" not in target:
+        return target
+    # The host of a chat's address may be a token.
+    return f"{parts.scheme}://{parts.hostname if parts.scheme in _WEB else '...'}"
 
 
 # --- in the process of its own ------------------------------------------------------------------------
@@ -128,14 +134,30 @@ def _post(url: str, payload: Any) -> None:
         sys.exit(getattr(reason, "strerror", None) or type(reason).__name__)
 
 
+def _chat(address: str, payload: Any) -> None:
+    logging.disable()  # Apprise logs addresses, and what is said on stderr is shown
+    try:
+        import apprise
+    except ImportError:
+        sys.exit("Apprise is not installed: pip install 'celery-poison[notify]'")
+    chats = apprise.Apprise()
+    if not chats.add(address):
+        sys.exit("Apprise does not know such an address, or something is missing from it")
+    if not chats.notify(body=payload["text"], body_format=apprise.NotifyFormat.TEXT):
+        sys.exit("Apprise could not deliver it")
+
+
 def main() -> None:
     """Tell a URL or a function what standard input says."""
     order = json.load(sys.stdin)
     to, payload = order["to"], order["payload"]
-    if "://" in to:
+    if to.startswith(tuple(f"{scheme}://" for scheme in _WEB)):
         _post(to, payload)
+        return
+    sys.path[:] = order["path"]
+    if "://" in to:
+        _chat(to, payload)
     else:
-        sys.path[:] = order["path"]
         module, _, function = to.partition(":")
         getattr(import_module(module), function)(payload)
 

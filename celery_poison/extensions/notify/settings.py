@@ -10,16 +10,19 @@ from urllib.parse import urlsplit
 
 from celery_poison.settings import Section, setting, whole
 
-#: Of ``poison_notify``: a URL, ``module:function``, ``event``; or a command, as a list of words.
+#: Of ``poison_notify``: a URL, an address of Apprise's, ``module:function``, ``event``; or a command's words.
 Receiver = str | Sequence[str]
-_RECEIVER = re.compile(r"event|https?://[!-~]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_RECEIVER = re.compile(r"event|[a-z][a-z0-9+.-]*://[!-~]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def _check_receivers(value: Any) -> str | None:
     known = value is None or isinstance(value, (str, list, tuple))
     if known and all(map(_is_receiver, receivers_of(value))):
         return None
-    return "use a list of 'https://...', 'module:function', 'event', or a command as a list of its words"
+    return (
+        "use a list of 'https://...', 'slack://...' (Apprise), 'module:function', 'event', or a command as a"
+        " list of its words"
+    )
 
 
 def _is_receiver(value: Any) -> bool:
@@ -28,7 +31,7 @@ def _is_receiver(value: Any) -> bool:
     if not isinstance(value, str) or _RECEIVER.fullmatch(value) is None:
         return False
     try:
-        return "://" not in value or bool(urlsplit(value).hostname)
+        return not value.startswith("http") or "://" not in value or bool(urlsplit(value).hostname)
     except ValueError:
         return False
 
@@ -46,7 +49,7 @@ class NotifySettings(Section):
         None,
         _check_receivers,
         "Receivers of a notification for each new group in quarantine, and for a closed fleet gate: a list"
-        " of URLs, commands, 'module:function' and 'event'.",
+        " of URLs, addresses of Apprise's, commands, 'module:function' and 'event'.",
         secret=True,
     )
     notify_per_minute: int = whole(
