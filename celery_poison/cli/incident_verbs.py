@@ -115,7 +115,10 @@ def _show_incident(queries: Views, id: str) -> None:
     """Print what is known of one death of a worker, and what the journal has of it, in its order."""
     found = [each for each in queries.incidents(_SEARCHED) if each.incident.startswith(id)]
     if len(found) != 1:
-        raise CommandRefused(f"{count_of(len(found), 'incident')} of that id among the newest {_SEARCHED}")
+        which = "no incident has that id" if not found else f"{len(found)} incidents begin with that id"
+        raise CommandRefused(
+            f"{id}: {which}, of the newest {_SEARCHED:,}; {command('poison incidents')} lists them"
+        )
     (incident,) = found
     # The journal names it once it is known: some entries are as old as the last sign of life.
     since = (incident.last_beat or incident.died_at or 0.0) - 1
