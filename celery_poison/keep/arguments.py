@@ -81,13 +81,12 @@ def changes(
     for name in {**before, **after}:
         if repr(before.get(name)) == repr(after.get(name)):
             continue
-        texts = [_with_default(app, redact, task, name, sent) for sent in (before, after)]
-        if HIDDEN in texts[0] and texts[0] == texts[1]:
-            texts[1] += " (another)"
-        elif texts[0] == texts[1] and name in before and name in after:
-            sizes = [len(json.dumps(sent[name][0])) for sent in (before, after)]
-            texts = [f"{text} ({size:,} bytes)" for text, size in zip(texts, sizes, strict=True)]
-        yield name, *texts
+        was, will_be = (_with_default(app, redact, task, name, sent) for sent in (before, after))
+        if was == will_be and HIDDEN in was:
+            will_be += " (another)"
+        elif was == will_be and name in before and name in after:
+            was, will_be = (f"{was} ({len(json.dumps(sent[name][0])):,} bytes)" for sent in (before, after))
+        yield name, was, will_be
 
 
 def _by_name(app: Celery, redact: Redact, task: str, body: Any) -> dict[str, tuple[Any, Any]]:

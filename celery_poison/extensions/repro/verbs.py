@@ -29,7 +29,7 @@ _SCREENFUL = 100
         *("-o", "--output"),
         metavar="DIR",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Write the file there, not to stdout; a new directory is made.",
+        help="Directory for the file, made if missing.",
     ),
     click.option("--pickle", "pickled", is_flag=True, help="Also a pickled body, which the test opens."),
     click.option("--minimise", is_flag=True, help="Run the task here, to find smaller arguments it dies of."),
