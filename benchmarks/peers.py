@@ -24,10 +24,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from postgres import PostgresServer, find_binaries
-
 from celery_poison.testing import RedisServer, find_redis_binary
 from celery_poison.testing.servers import Server, free_ports
+from tests.harness.postgres import PostgresServer, find_binaries
 from tests.harness.servers import RabbitServer
 
 APPS = Path(__file__).resolve().parent / "peers"

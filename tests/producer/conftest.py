@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.postgres import PostgresServer, find_binaries
 from tests.django_once import alias
+from tests.harness.postgres import PostgresServer, find_binaries
 from tests.producer.kit import Shop
 from tests.producer.orders import ALIAS, DjangoOrders, Orders, SqlOrders
 from tests.services import need

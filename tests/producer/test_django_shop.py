@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.django_shop import run
 from tests import sampled
 from tests.harness.servers import RabbitServer
+from tests.producer.shop_run import run
 from tests.services import need
 
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.docs.pages import ROOT, text
+from tests.docs.pages import text
 from tests.docs.verdict_table import counts
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import blame_fleet
-from blame_figures import Figures, figures, upper_bound
-from blame_rules import CountTo, DeliveryLimit, Ours, Past, Rule, died
-from blame_script import WORLDS, Send, World, script
-from blame_sim import Simulation
+from tests.unit.simulation.figures import Figures, figures, upper_bound
+from tests.unit.simulation.fleet import Simulation
+from tests.unit.simulation.rules import CountTo, DeliveryLimit, Ours, Past, Rule, died
+from tests.unit.simulation.script import WORLDS, Send, World, script
 
 QUIET = World("quiet", workers=1, slots=4)
 
@@ -103,31 +98,3 @@ def test_an_empty_world_has_no_figures_and_does_not_fail() -> None:
     world = replace(QUIET, poison_every=0.0, sometimes_every=0.0, kill_every=0.0, deploy_every=0.0)
     found = _play(world, Ours(), 20)
     assert (found.deaths, found.poisons, found.exposed, found.unfinished) == (0, 0, 0, 0)
-
-
-def test_a_poison_with_a_third_death_is_told_of_death_by_death() -> None:
-    runs = [("w1/1", False, 1.0, 2.0), ("w2/2", True, 3.0, 3.5), ("w3/3", True, 5.0, 5.5)]
-    marks: list[list[Any]] = []
-    for life, on_trial, start, kill in runs:
-        marks += [["start", "p", life, life, on_trial, start], ["kill", "p", life, life, on_trial, kill]]
-
-    class Fleet:
-        def journal_of(self, id: str) -> list[dict[str, str]]:
-            names = ("at", "event", "cause", "outcome")
-            rows = [
-                ("2100-0", "crashed", "worker_lost", "shared"),
-                ("3900-0", "interrupted", "worker_lost", ""),
-                ("5600-0", "crashed", "signal:9", "exact"),
-            ]
-            return [dict(zip(names, row, strict=True)) for row in rows]
-
-    sent, blows = {"p": Send(0.0, "p", "poison", 1.0)}, [blame_fleet.Blow("w2/2", 3.6)]
-    fleet, kept = Fleet(), {"p": None}
-    reader = blame_fleet._Reader(fleet, marks, sent, {"p": 0.0}, blows)  # type: ignore[arg-type]
-    found = reader.read(kept, 2, 10.0, 0.0).late_poisons  # type: ignore[arg-type]
-    assert found["p"] == [
-        "0.000 s: in the pool, with w1/1, killed by p; crashed worker_lost shared on record",
-        "1.500 s: alone in a cell of w2/2, which outside killed 100 ms later;"
-        " interrupted worker_lost on record",
-        "3.500 s: alone in a cell of w3/3; crashed signal:9 exact on record",
-    ]

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from blame_figures import Fortune
-from blame_rules import Past, Rule, died, doubt
-from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
-
 from celery_poison.decide import Action, DeadStart, StartEnd, end_of
 from celery_poison.model import IN_CELL, Start
 from celery_poison.rules.doubts import LATELY, Blow, needs_idle_worker
+from tests.unit.simulation.figures import Fortune
+from tests.unit.simulation.rules import Past, Rule, died, doubt
+from tests.unit.simulation.script import DEADLINESS, Deploy, Event, Kill, Send, World
 
 #: Celery's prefetch multiplier.
 PREFETCH = 4

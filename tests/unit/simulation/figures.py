@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from blame_script import Kind
+from tests.unit.simulation.script import Kind
 
 
 @dataclass(slots=True)

@@ -1,12 +1,11 @@
-"""A Django shop under load, its broker away for a minute: no order without its message, nor the reverse.
+"""A Django shop under load, its broker away for a while: no order without its message, nor the reverse.
 
 The shop is examples/django_shop, run as its owner would: `manage.py migrate`, `celery -A shop worker`, and
-several processes that place orders. See README.md beside this file.
+several processes that place orders.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,11 +17,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.postgres import USER, PostgresServer
 from celery_poison.testing import RedisServer, Worker, wait_until
+from tests.harness.postgres import USER, PostgresServer
 from tests.harness.servers import RabbitServer
 
-PROJECT = Path(__file__).parents[1] / "examples" / "django_shop"
+PROJECT = Path(__file__).parents[2] / "examples" / "django_shop"
 #: What was answered is in the kernel's hands, and survives the server.
 SAFE = {"appendonly": "yes", "appendfsync": "no"}
 SHOPPERS = 3
@@ -38,7 +37,7 @@ def stage(stack: ExitStack, broker: str, database: str) -> tuple[Any, dict[str, 
         "SHOP_BROKER": server.url(),
         "SHOP_LEDGER": ledger.url(),
         "SHOP_DATABASE": f"{directory}/shop.sqlite3",
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     if database == "postgresql":
         postgres = stack.enter_context(PostgresServer())
@@ -93,7 +92,7 @@ def run(broker: str, database: str, how: str, away: float) -> dict[str, Any]:
         try:
             wait_until(lambda: not totals(env)["orders_without_message"], timeout=300, interval=0.5)
         except AssertionError as error:
-            print(error, worker.log_text()[-4000:], file=sys.stderr)
+            raise AssertionError(f"{error}\n{worker.log_text()[-4000:]}") from None
         took = time.monotonic() - back
         time.sleep(6.0)  # a second copy that waited comes back within that
         after = totals(env)
@@ -112,26 +111,3 @@ def run(broker: str, database: str, how: str, away: float) -> dict[str, Any]:
         "good": after["orders"] == sum(each["placed"] for each in counted)
         and not any(after[each] for each in WRONG),
     }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--broker", nargs="+", default=["redis", "rabbitmq"], choices=["redis", "rabbitmq"])
-    parser.add_argument("--database", nargs="+", default=["sqlite"], choices=["sqlite", "postgresql"])
-    parser.add_argument("--how", nargs="+", default=["kill"], choices=["kill", "freeze"])
-    parser.add_argument("--away", type=float, default=60.0, help="seconds; a sixth of it before and after")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
-    args = parser.parse_args()
-    figures = []
-    for broker in args.broker:
-        for database in args.database:
-            for how in args.how:
-                figures.append(run(broker, database, how, args.away))
-                print(json.dumps(figures[-1]), flush=True)
-    if args.json:
-        Path(args.json).write_text(json.dumps(figures, indent=2), encoding="utf-8")
-    return 0 if all(each["good"] for each in figures) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
