@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
+
+from celery_poison.basics.rooms import rooms_with
+
+A = TypeVar("A")
 
 OOM: Final = "oom"
 TIME_LIMIT: Final = "time_limit"
@@ -211,6 +215,16 @@ def is_users(frame: str) -> bool:
     return not any(place in frame for place in _LIBRARIES)
 
 
+#: File and line at the end of ``function (file:line)``, without directories.
+_PLACE: Final = re.compile(r"([^/()]+:\d+)\)$")
+
+
+def place_in(frame: str) -> str:
+    """Return ``file:line`` of a ``function (path:line)``, without folders; empty where it has none."""
+    match = _PLACE.search(frame)
+    return match[1] if match else ""
+
+
 #: Share of the limit from which memory counts as used up.
 NEAR: Final = 0.9
 
@@ -248,30 +262,15 @@ class Evidence:
             otherwise.
         asked_ms: how long before its end it was asked, at most; None: it was not, or had no time to say so.
 
-    Of memory that grew in the last seconds before a death (NEW-19), by the worker's black box:
+    Of memory that grew in the last seconds before a death (NEW-19):
 
     Attributes:
         grown_kb: what this task's process, or its thread, took since it began, in KiB; 0: little.
-        grew_task: name of the task that grew by far the most; empty: none did, or only a process that many
-            share.
-        grew_to_kb: private memory of the process that grew, in KiB, and
-        grew_kb_s: how fast it grew at last, in KiB a second.
-        grew_at: where the Python code of what grew was, as ``function (file:line)``.
-        grew_curve: its memory at equal distances of time until the last look, in KiB, at most
-            :data:`CURVE` numbers, and
-        grew_for_s: over how many seconds.
-        flat: how many other tasks beside it hardly grew.
         oom_likely: the memory that was left was about to be used up.
 
-    Of its loop, where it goes through items by ``self.poison.each`` (NEW-20):
-
     Attributes:
-        items: how many there are.
-        item: number of the item at which the loop stood, from 1.
-        item_key: what names that item, unless ``poison_redact`` hides it.
-        item_is: ``in``: it died at that item; ``next``: after it, and before the next one began; ``left``: it
-            had left the loop at that item; ``over``: it had been through all. Where no item is known:
-            ``handed_on``, ``kept``, ``elsewhere``, ``torn``.
+        additions: what extensions know, each by its class: ``FIELDS`` of a room's module ``evidence``. In
+            JSON their fields stand beside the others.
     """
 
     signal: int | None = None
@@ -293,18 +292,17 @@ class Evidence:
     asked: str = ""
     asked_ms: int | None = None
     grown_kb: int | None = None
-    grew_task: str = ""
-    grew_to_kb: int | None = None
-    grew_kb_s: int | None = None
-    grew_at: str = ""
-    grew_curve: tuple[int, ...] = ()
-    grew_for_s: float | None = None
-    flat: int | None = None
     oom_likely: bool | None = None
-    items: int | None = None
-    item: int | None = None
-    item_key: str = ""
-    item_is: str = ""
+    additions: Mapping[type, Any] = field(default_factory=dict, hash=False)
+
+    def of(self, kind: type[A]) -> A:
+        """Return the addition of an extension; its fields are empty where it knows nothing."""
+        added: A | None = self.additions.get(kind)
+        return kind() if added is None else added
+
+    def having(self, added: object) -> Self:
+        """Return a copy with the addition of an extension."""
+        return replace(self, additions={**self.additions, type(added): added})
 
     @property
     def cause(self) -> str:
@@ -327,10 +325,14 @@ class Evidence:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that are known, as JSON has them."""
-        told = (
-            (name, [*value] if isinstance(value, tuple) else value) for name, value in asdict(self).items()
+        values = (
+            (name, value) for part in (self, *self.additions.values()) for name, value in _values_of(part)
         )
-        known = {name: value for name, value in told if value not in (None, "", [])}
+        known = {
+            name: [*value] if isinstance(value, tuple) else value
+            for name, value in values
+            if value not in (None, "", ())
+        }
         return {name: value for name, value in known.items() if name != "recursion" or value}
 
     def encode(self) -> str:
@@ -342,27 +344,39 @@ class Evidence:
     def decode(cls, text: str) -> Self:
         """Read evidence; what is not to be understood is left out."""
         try:
-            fields = json.loads(text or "{}")
+            raw = json.loads(text or "{}")
         except (ValueError, RecursionError):
-            fields = {}
-        if not isinstance(fields, dict):
-            fields = {}
-        types = {name: str(field.type) for name, field in cls.__dataclass_fields__.items()}
-        evidence: dict[str, Any] = {
-            name: value for name, value in fields.items() if _fits(types.get(name, ""), value)
-        }
-        stack = fields.get("stack")
-        evidence["stack"] = tuple(map(str, stack)) if isinstance(stack, list) else ()
-        curve = fields.get("grew_curve")
-        points = curve[-CURVE:] if isinstance(curve, list) else []
-        evidence["grew_curve"] = tuple(each for each in points if _fits("int", each) and each >= 0)
-        return cls(**evidence)
+            raw = None
+        if not isinstance(raw, dict):
+            return cls()
+        kinds = (room.FIELDS for room in rooms_with("evidence"))
+        additions = {kind: kind(**known) for kind in kinds if (known := _read(kind, raw))}
+        return cls(**_read(cls, raw), additions=additions)
 
 
-#: Numbers in a curve of memory.
-CURVE: Final = 24
+#: Numbers of a list that are read at most: the last ones.
+MOST_NUMBERS: Final = 24
 #: No number of an evidence comes near: a moment in ms has thirteen digits.
 _MOST: Final = 10**15
+
+
+def _values_of(part: Any) -> Iterator[tuple[str, Any]]:
+    return ((each.name, getattr(part, each.name)) for each in fields(part) if each.name != "additions")
+
+
+def _read(kind: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a class's fields that are to be understood."""
+    read: dict[str, Any] = {}
+    for each in fields(kind):
+        value, of = raw.get(each.name), str(each.type)
+        if of == "tuple[str, ...]" and isinstance(value, list):
+            read[each.name] = tuple(map(str, value))
+        elif of == "tuple[int, ...]" and isinstance(value, list):
+            numbers = (number for number in value[-MOST_NUMBERS:] if _fits("int", number))
+            read[each.name] = tuple(number for number in numbers if number >= 0)
+        elif _fits(of, value):
+            read[each.name] = value
+    return read
 
 
 def _fits(kind: str, value: object) -> bool:

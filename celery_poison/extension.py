@@ -69,8 +69,16 @@ class Extension:
         return nullcontext()
 
     def around_body(self, run: Any, task: Any, body: Callable[[], Any], arguments: Arguments) -> Any:
-        """Call the body of a task with an idempotency key, or not; ``run``: ``worker.child.RunningTask``."""
+        """Call the body of a task that has options of extensions, or not, and return its result.
+
+        Args:
+            run: ``worker.child.RunningTask``.
+        """
         return body()
+
+    def within_body(self, run: Any, task: Any) -> Around:
+        """Stand around nothing but the body of a task that has options of extensions."""
+        return nullcontext()
 
     def tying(self, run: Any, task: Any) -> Around:
         """Tie what is published in here to the success of a run of a task: set ``run.tied``."""
@@ -148,7 +156,8 @@ class Extensions:
         self.taking, self.publishing = bind(Extension.taking), bind(Extension.publishing)
         self.sending, self.send_failed = bind(Extension.sending), bind(Extension.send_failed)
         self.quarantining, self.discarding = bind(Extension.quarantining), bind(Extension.discarding)
-        self.around_body, self.tying = bind(Extension.around_body), bind(Extension.tying)
+        self.around_body, self.within_body = bind(Extension.around_body), bind(Extension.within_body)
+        self.tying = bind(Extension.tying)
         self.still_awaited, self.unknown_task = bind(Extension.still_awaited), bind(Extension.unknown_task)
         self.ended, self.lost = bind(Extension.ended), bind(Extension.lost)
         self.holds, self.keeps_waiting = bind(Extension.holds), bind(Extension.keeps_waiting)

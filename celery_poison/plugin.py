@@ -130,9 +130,9 @@ class Plugin:
 
     @cached_property
     def quick_ledger(self) -> Ledger:
-        """A ledger on which nothing that publishes waits longer than ``poison_outbox_timeout``."""
+        """A ledger on which nothing that publishes waits longer than ``publish_timeout``."""
         ledger = self.open_ledger()
-        bound(ledger.client, self.settings.outbox_timeout)
+        bound(ledger.client, self.settings.publish_timeout)
         return ledger
 
     def taker(self, task: str, asked: bool | None) -> Sink | None:
@@ -162,9 +162,8 @@ class Plugin:
         Raises:
             LedgerUnavailable: Redis is away; those in force stay.
         """
-        if policies.version(ledger, ledger.keys.policy) == self.policy_overrides.version:
-            return False
-        return self.apply_overrides(*policies.read(ledger, ledger.keys.policy)[:2])
+        read = policies.newer(ledger, ledger.keys.policy, self.policy_overrides.version)
+        return read is not None and self.apply_overrides(*read[:2])
 
     def apply_overrides(self, version: int, overrides: Mapping[str, str | bytes]) -> bool:
         """Lay overrides (task name or ``*`` -> JSON object) over the policies; the newest version wins.

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from celery_poison.basics.text import did_you_mean
 from celery_poison.decide import Failing, failing
 from celery_poison.errors import ConfigurationError
 from celery_poison.rules.destinations import SYSTEM, Destination
 from celery_poison.rules.failures import kinds_of, name_of
-from celery_poison.settings import PREFIX, QUEUE_OPTIONS, Settings
+from celery_poison.settings import PREFIX, QUEUE_OPTIONS, S, Section, Settings, all_sections
 
 #: Options that can be overridden at run time: those that are plain data.
 OVERRIDABLE = ("max_crashes", "max_failures", "max_payload_bytes", "block_fingerprint_after")
@@ -45,20 +45,12 @@ class Policy:
             without ``keep_failures``; default none.
         rerun: False: what began and was cut off is quarantined at once, and never runs again by itself
             (NEW-16); default True.
-        tell: when a caller gets the failure of what goes to quarantine (NEW-17): ``"decision"`` (default),
-            once a person fails it, or ``"conviction"``, at once.
-        idempotency_key: function of the task's arguments: a second message with the same result gives the
-            first one's, or waits for it (NEW-12); default none.
-        idempotency_window: seconds for which a key counts after its task has returned; default 86400.
         exception_destination: where poison goes (WAS-4): ``"system"`` (default), a queue name, None (it
             stays), or a mapping of causes to these.
         blocked_retry_timeout: where that is None: seconds before the next delivery, 0 at once, -1 not before
             a person releases it (WAS-5); default 5.
-        transactional_publish: its whole body is within ``self.publishing()`` (TP1-9); default no.
-        on_send_failed, on_rollback, on_quarantine, on_discard: what is started with a report when a message
-            could not be sent, an attempt ended without success, a message was put into quarantine, or
-            discarded (TP1-3): a signature, a task's name, or a mapping of queue names to these; default none.
-        outbox: what is published is stored first, and sent by a relay (TP1-1); default no.
+        sections: options of extensions, each by its class, where any is set; no option.
+        keeps_attempts: a start leaves its message in the ledger, for who reports its failure; no option.
         by_queue: queue -> what holds there instead; no option.
     """
 
@@ -71,22 +63,20 @@ class Policy:
     ignore: Collection[type[Exception] | str] = ()
     convict_at_once: Collection[type[Exception] | str] = ()
     rerun: bool = True
-    tell: Literal["decision", "conviction"] = "decision"
-    idempotency_key: Callable[..., Any] | None = None
-    idempotency_window: float = 86_400.0
     exception_destination: Destination = SYSTEM
     blocked_retry_timeout: float = 5.0
-    transactional_publish: bool = False
-    on_send_failed: Any = None
-    on_rollback: Any = None
-    on_quarantine: Any = None
-    on_discard: Any = None
-    outbox: bool = False
+    sections: Mapping[type[Section], Any] = field(default_factory=dict, hash=False, repr=False)
+    keeps_attempts: bool = False
     by_queue: Mapping[str, Policy] = field(default_factory=dict, hash=False, repr=False)
 
     def at(self, queue: str) -> Policy:
         """Return the policy for messages of ``queue`` (WAS-3)."""
         return self.by_queue.get(queue, self)
+
+    def section(self, kind: type[S]) -> S:
+        """Return the options of an extension."""
+        chosen: S | None = self.sections.get(kind)
+        return kind() if chosen is None else chosen
 
     def failing(self, error: BaseException) -> Failing:
         """Decide what is done about an exception that the task raised."""
@@ -99,7 +89,7 @@ class Policy:
 
     @classmethod
     def option_names(cls) -> list[str]:
-        return [f.name for f in fields(cls) if f.name != "by_queue"]
+        return [*_own_names(), *(name for each in all_sections() for name in each.task_options)]
 
     @classmethod
     def of(
@@ -120,8 +110,29 @@ class Policy:
         """
         own = own_options(task)
         check_options(own, where=f"task {getattr(task, 'name', task)!r}")
-        options = {name: getattr(settings, name) for name in cls.option_names()}
-        return cls(**{**options, **of_queue, **own, **overrides})
+        options = {name: getattr(settings, name) for name in _own_names()}
+        chosen = {**options, **of_queue, **own, **overrides}
+        sections = {type(each): each for each in _sections_of(own, settings)}
+        keeps = any(each.keeps_attempts for each in sections.values())
+        own_values = {name: chosen[name] for name in options}
+        return cls(**own_values, sections=sections, keeps_attempts=keeps)
+
+
+#: Fields of a policy that are no options.
+_NO_OPTIONS = ("sections", "keeps_attempts", "by_queue")
+
+
+def _own_names() -> list[str]:
+    return [each.name for each in fields(Policy) if each.name not in _NO_OPTIONS]
+
+
+def _sections_of(own: Mapping[str, Any], settings: Settings) -> Iterator[Section]:
+    """Yield the options of extensions where any is set."""
+    for kind in all_sections():
+        of_app: Any = settings.of(kind)
+        chosen = replace(of_app, **{name: own[name] for name in kind.task_options if name in own})
+        if any(getattr(chosen, name) is not getattr(kind(), name) for name in kind.task_options):
+            yield chosen
 
 
 def policy_of(task: object, name: str, settings: Settings, overrides: Overrides) -> Policy:

@@ -32,21 +32,37 @@ class Section:
 
     Attributes:
         queue_options: those of them that single queues have, too.
+        task_options: those that are options of tasks, too: :meth:`Policy.section` has what holds for one.
     """
 
     __slots__ = ()
     queue_options: ClassVar[tuple[str, ...]] = ()
+    task_options: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def keeps_attempts(self) -> bool:
+        """Whether a start leaves its message in the ledger, for who reports its failure."""
+        return False
+
+    @property
+    def publish_timeout(self) -> float | None:
+        """Seconds for which who publishes waits for the ledger; None: this extension says nothing of it."""
+        return None
 
 
 S = TypeVar("S", bound=Section)
 
 
-def _sections() -> tuple[type[Section], ...]:
+def all_sections() -> tuple[type[Section], ...]:
     return tuple(room.SETTINGS for room in rooms_with("settings"))
 
 
 def _queues(value: Any) -> str | None:
-    known = [*QUEUE_OPTIONS, *_LIMIT_OPTIONS, *(name for each in _sections() for name in each.queue_options)]
+    known = [
+        *QUEUE_OPTIONS,
+        *_LIMIT_OPTIONS,
+        *(name for each in all_sections() for name in each.queue_options),
+    ]
     try:
         for queue, options in (value or {}).items():
             for name in {*options} - {*known}:
@@ -132,45 +148,11 @@ class Settings:
         "False: a message that began and was cut off is quarantined, and never runs again by itself.",
         default=True,
     )
-    tell: Literal["decision", "conviction"] = setting(
-        "decision",
-        values.one_of("decision", "conviction"),
-        "When a caller gets the failure of a message in quarantine: 'decision', once a person fails it;"
-        " 'conviction', at once.",
-    )
-    idempotency_key: Callable[..., Any] | None = setting(  # noqa: RUF009 - a field, like the others
-        None,
-        values.function,
-        "Function of the task's arguments that names the effect: a second message with an equal key has no"
-        " effect. None: no key.",
-    )
-    idempotency_window: float = seconds(
-        86_400.0, 1, "How long a key counts after the first task with it has returned."
-    )
     exception_destination: str | Mapping[str, str | None] | None = setting(
         "system",
         values.destination,
         "Where poison goes: 'system' (the quarantine), a queue name, None (back to its queue after"
         " poison_blocked_retry_timeout), or a mapping of causes to these, '*' for all others.",
-    )
-    transactional_publish: bool = flag("Send the messages of a task only when it has succeeded.")
-    on_send_failed: Mapping[str, Any] | str | None = setting(
-        None,
-        values.error_transaction,
-        "Error transaction: a message could not be sent. A signature, or a task's name.",
-    )
-    on_rollback: Mapping[str, Any] | str | None = setting(
-        None,
-        values.error_transaction,
-        "Error transaction: an attempt of a task ended without success, and without a retry.",
-    )
-    on_quarantine: Mapping[str, Any] | str | None = setting(
-        None, values.error_transaction, "Error transaction: a message was quarantined."
-    )
-    on_discard: Mapping[str, Any] | str | None = setting(
-        None,
-        values.error_transaction,
-        "Error transaction: a message was discarded, by its task or by a person.",
     )
     quarantine_queue: str = setting("celery.quarantine", values.name, "Name of the quarantine.")
     quarantine_keep: float | None = seconds(
@@ -234,12 +216,6 @@ class Settings:
         2,
         "A release or purge of so many messages needs a second person. None: one is enough.",
         "messages",
-    )
-    outbox: bool = flag(
-        "Store messages for guarded tasks in the ledger first; a relay in the workers sends them."
-    )
-    outbox_timeout: float = seconds(
-        3.0, 0.1, "How long storing a message may delay its caller before the ledger counts as away."
     )
     heartbeat_interval: float = seconds(3.0, 0.05, "Pause between heartbeats.")
     activation_interval: float = seconds(
@@ -327,7 +303,7 @@ class Settings:
     @classmethod
     def by_name(cls) -> dict[str, Field[Any]]:
         """Return all settings, those of extensions too, by their public names."""
-        return {PREFIX + each.name: each for section in (cls, *_sections()) for each in _fields(section)}
+        return {PREFIX + each.name: each for section in (cls, *all_sections()) for each in _fields(section)}
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Self:
@@ -350,7 +326,7 @@ class Settings:
                 shown = "<url>" if known[name].metadata["secret"] else repr(value)
                 raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")
         cls._name_version(chosen)
-        of_sections = {each: _values_of(each, chosen) for each in _sections()}
+        of_sections = {each: _values_of(each, chosen) for each in all_sections()}
         sections = {each: each(**values) for each, values in of_sections.items() if values}
         settings = cls(**_values_of(cls, chosen), sections=sections)
         settings._check_intervals()
@@ -376,6 +352,12 @@ class Settings:
                 f"poison_activation_interval={self.activation_interval} must be at least twice"
                 f" poison_heartbeat_interval={self.heartbeat_interval}: raise the first or lower the second"
             )
+
+    @property
+    def publish_timeout(self) -> float:
+        """Seconds for which who publishes waits for the ledger at most."""
+        chosen = (self.of(each).publish_timeout for each in all_sections())
+        return next((each for each in chosen if each is not None), 3.0)
 
     @property
     def has_trials(self) -> bool:

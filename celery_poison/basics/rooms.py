@@ -16,6 +16,12 @@ def rooms_with(part: str) -> tuple[Any, ...]:
     return _modules(part, import_module(EXTENSIONS).ORDER) if find_spec(EXTENSIONS) else ()
 
 
+def all_rooms() -> tuple[Any, ...]:
+    """Return the packages of all extensions, in their order."""
+    order = import_module(EXTENSIONS).ORDER if find_spec(EXTENSIONS) else ()
+    return tuple(import_module(f"{EXTENSIONS}.{room}") for room in order)
+
+
 @cache
 def _modules(part: str, rooms: tuple[str, ...]) -> tuple[Any, ...]:
     places = (f"{EXTENSIONS}.{room}.{part}" for room in rooms)

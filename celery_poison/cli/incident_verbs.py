@@ -37,7 +37,7 @@ from celery_poison.cli.output import (
     wants_json,
 )
 from celery_poison.desk import sentences
-from celery_poison.desk.evidence import died_when, growth_of, place_in, sentence_of
+from celery_poison.desk.evidence import additions_of, died_when, sentence_of
 from celery_poison.desk.survey import process_deaths
 from celery_poison.ledger.fleet_model import Incident
 from celery_poison.ledger.journal_read import ENTRIES_READ
@@ -47,7 +47,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.states import Event
 
 #: Deaths for which `incidents` names the task whose memory grew.
-_GREW = 5
+_ADDED = 5
 
 
 @verb(click.argument("words", nargs=-1, metavar="[show ID]"), limit_option(20), utc_option, json_option)
@@ -81,8 +81,8 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
     hint = f"next: {command(f'poison incidents show {records[0].incident}')}" if records else ""
     answer_table(records, headings, _incident_row, "no worker has died", fit=True, title=title)
     if not wants_json():
-        grew = [incident for incident in records if growth_of(incident.evidence)][:_GREW]
-        lines += [clean(f"{each.incident}: {growth_of(each.evidence)}") for each in grew]
+        added = [incident for incident in records if additions_of(incident.evidence)][:_ADDED]
+        lines += [clean(f"{each.incident}: {additions_of(each.evidence)}") for each in added]
     for line in filter(None, lines):
         print_wrapped(line, "", 0)
     if wants_json():
@@ -103,7 +103,7 @@ def _is_alone(entry: Mapping[str, str]) -> bool:
 
 
 def _alone_row(entry: Mapping[str, str]) -> tuple[object, ...]:
-    place = place_in(causes.Evidence.decode(entry["evidence"]).source)
+    place = causes.place_in(causes.Evidence.decode(entry["evidence"]).source)
     return (_clock_of(entry), causes.short(entry["cause"]), entry["task"], place or "-", short(entry["id"]))
 
 
@@ -129,9 +129,8 @@ def _show_incident(queries: Views, id: str) -> None:
         print_json({**incident.as_dict(), "history": entries})
         return
     click.echo(clean(f"{incident.incident}  {causes.short(incident.cause)}: worker {incident.worker}"))
-    for sentence in (sentence_of(incident.evidence), growth_of(incident.evidence)):
-        if sentence:
-            print_wrapped(near_paths(sentence), "", 0)
+    if sentence := sentence_of(incident.evidence):
+        print_wrapped(near_paths(sentence), "", 0)
     took = f"{incident.took:.1f} s" if incident.took is not None else "it goes on"
     put_back = ", ".join(f"{queue}: {n}" for queue, n in incident.returned.items()) or incident.put_back
     rows = (

@@ -16,7 +16,7 @@ from kombu.utils import json as kombu_json
 
 from celery_poison import causes
 from celery_poison.basics.text import clean, duration, short, size
-from celery_poison.desk.evidence import place_in
+from celery_poison.causes import place_in
 from celery_poison.keep.private_files import open_private
 from celery_poison.model import MessageRecord
 from celery_poison.states import State

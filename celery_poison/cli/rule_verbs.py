@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.text import command, count_of, when
 from celery_poison.cli.command import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
 from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
@@ -69,9 +70,8 @@ def block(ctx: click.Context, consuming: bool, expires: float | None, as_list: b
     if queue := how.pop("queue"):
         if how["fingerprint"] or how["like"] or expires:
             raise click.UsageError("--queue goes with --task only; it holds until a person unblocks it")
-        from celery_poison.extensions.outbox.verbs import block_sending
-
-        block_sending(ctx, queue, how["task"], how["note"], how["actor"], consuming=consuming)
+        sender = _verbs_of_the_sender()
+        sender.block_sending(ctx, queue, how["task"], how["note"], how["actor"], consuming=consuming)
         return
     if consuming:
         raise click.UsageError("--consuming goes with --queue")
@@ -103,15 +103,21 @@ def unblock(ctx: click.Context, queue: str, note: str, actor: str, **what: str) 
     celery -A proj poison unblock --queue mail
     """
     if queue:
-        from celery_poison.extensions.outbox.verbs import unblock_sending
-
-        unblock_sending(ctx, queue, what["task"], note, actor)
+        _verbs_of_the_sender().unblock_sending(ctx, queue, what["task"], note, actor)
         return
     quarantine = Quarantine(app_of(ctx))
     kind, name, _ = _chosen(quarantine, **what)
     version = quarantine.unblock(kind, name, actor=actor, note=note)
     unblocked = {"kind": kind, "name": name, "version": version}
     answer(unblocked, f"unblocked  {kind} {name}", hint=_SOON)
+
+
+def _verbs_of_the_sender() -> Any:
+    """Return the module of the extension that sends from the ledger, and blocks that."""
+    for room in rooms_with("verbs"):
+        if hasattr(room, "block_sending"):
+            return room
+    raise click.UsageError("--queue needs an extension that sends from the ledger; it was left out here")
 
 
 def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> tuple[RuleKind, str, str]:

@@ -246,9 +246,6 @@ class Decisions:
         """Act on a message in quarantine while no other act can."""
         record = self.suspects.take(record, request.verb, request.why_taken_out)
         refuse_unless_kept(record, request.verb)
-        number = self.store.ledger.decisions.decide(record.mid, request.verb, request.actor, request.note)
-        try:
-            act(Reserved(record, number, request.actor, request.note))
-        except BaseException:
-            self.store.ledger.decisions.undecide(record.mid, number)  # open to every act again
-            raise
+        why = request.actor, request.note
+        with self.store.ledger.decisions.reserving(record.mid, request.verb, *why) as number:
+            act(Reserved(record, number, *why))

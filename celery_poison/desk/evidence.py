@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Mapping
 from typing import Final
 
 from celery_poison.basics.pulse import ALIVE
 from celery_poison.basics.rooms import rooms_with
-from celery_poison.basics.sparkline import sparkline
 from celery_poison.basics.text import between
 from celery_poison.causes import Evidence
 
@@ -19,16 +17,9 @@ _NOTICED: Final[Mapping[str, str]] = {
     "frozen": "Its worker was connected, but did not answer any more.",
 }
 
-#: File and line at the end of ``function (file:line)``, without directories.
-_PLACE: Final = re.compile(r"([^/()]+:\d+)\)$")
-
 
 def _mib(kb: int | None) -> str:
     return f"{(kb or 0) / 1024:.0f} MiB"
-
-
-def _size(kb: int) -> str:
-    return f"{kb / (1 << 20):.1f} GiB" if kb >= 1 << 20 else _mib(kb)
 
 
 def _seconds(ms: float) -> str:
@@ -43,8 +34,7 @@ def died_when(evidence: Evidence) -> str:
 
 def sentence_of(evidence: Evidence) -> str:
     """Return the evidence in plain words; the empty string for nothing."""
-    brought = (room.sentence_of(evidence) for room in rooms_with("evidence"))
-    sentences = [_who_sent_it(evidence), *brought, growth_of(evidence)]
+    sentences = [_who_sent_it(evidence), additions_of(evidence)]
     if evidence.rss_kb:
         whose = ", poison_trial_memory_limit" if evidence.limit_of == "trial" else ""
         limit = f" (limit {evidence.limit_kb / 1024:,.0f} MiB{whose})" if evidence.limit_kb else ""
@@ -56,6 +46,11 @@ def sentence_of(evidence: Evidence) -> str:
         what = "The event loop of its worker stood" if evidence.noticed else "Its Python code was"
         sentences.append(f"{what} in {evidence.source}{within}.")
     return " ".join(filter(None, sentences))
+
+
+def additions_of(evidence: Evidence) -> str:
+    """Return the additions of extensions, in plain words; the empty string for none."""
+    return " ".join(filter(None, (room.sentence_of(evidence) for room in rooms_with("evidence"))))
 
 
 def _who_sent_it(evidence: Evidence) -> str:
@@ -105,29 +100,3 @@ def _what_ended_it(evidence: Evidence) -> str:
         return "Its end is not known."
     maybe = " It may be a lack of memory." if evidence.near_limit else ""
     return f"The reason is not known.{maybe}"
-
-
-def growth_of(evidence: Evidence) -> str:
-    """Whose memory grew, in plain words; the empty string for nothing."""
-    if not evidence.grew_to_kb:
-        return ""
-    what = "oom, likely" if evidence.oom_likely and not evidence.oom else "Memory"
-    if evidence.grown_kb == 0:  # known of the message whose record this is
-        what = "Beside it, memory was about to be used up" if evidence.oom_likely else "Beside it"
-    speed = f" {evidence.grew_kb_s * 1.024 / 1000:,.0f} MB/s" if evidence.grew_kb_s else ""
-    code = place_in(evidence.grew_at)
-    place = f" ({code})" if code else ""
-    beside = (
-        f"; {'1 other' if evidence.flat == 1 else f'{evidence.flat} others'} flat" if evidence.flat else ""
-    )
-    named = evidence.grew_task or "its process"
-    curve = ""
-    if evidence.grew_for_s and len(evidence.grew_curve) > 2:
-        curve = f" {sparkline(evidence.grew_curve)} in {_seconds(evidence.grew_for_s * 1000)}"
-    return f"{what}: {named} grew{speed} to {_size(evidence.grew_to_kb)}{curve}{place}{beside}."
-
-
-def place_in(frame: str) -> str:
-    """Return ``file:line`` of a ``function (path:line)``, without folders; empty where it has none."""
-    found = _PLACE.search(frame)
-    return found[1] if found else ""

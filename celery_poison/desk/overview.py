@@ -9,8 +9,7 @@ from typing import Any
 from celery_poison import causes
 from celery_poison.basics.parts import Panel
 from celery_poison.basics.text import argument, command, count_of, ordinal, short, some_of, span
-from celery_poison.causes import Evidence
-from celery_poison.desk.evidence import place_in
+from celery_poison.causes import Evidence, place_in
 from celery_poison.desk.queues import Backlog, Deaf
 from celery_poison.desk.stranded import Stranded
 from celery_poison.ledger.fleet_model import GateRecord, WorkerRecord

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from celery_poison import causes
 from celery_poison.basics.text import did_you_mean
-from celery_poison.desk.evidence import place_in
+from celery_poison.causes import place_in
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord, Record
 

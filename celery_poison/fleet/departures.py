@@ -68,14 +68,10 @@ class Departures:
             self._ledger.decisions.postpone(mid, REFUSED_FOR)  # out of the way of those that can go
             return False
         try:
-            number = self._ledger.decisions.decide(mid, *_decision(record))
-            try:
+            with self._ledger.decisions.reserving(mid, *_decision(record)) as number:
                 if record is None:  # it came back to quarantine a moment ago
                     raise MessageNotFound(mid)
                 self._publish(publisher, record, number)
-            except BaseException:
-                self._ledger.decisions.undecide(mid, number)
-                raise
         except DecisionPending:
             self._ledger.decisions.postpone(mid, REFUSED_FOR)
         except OVERTAKEN:

@@ -83,8 +83,9 @@ class Retention:
         for mid in old:
             with suppress(*OVERTAKEN):
                 if state is State.NDLV:
-                    number = self._ledger.decisions.decide(mid, "discard", RETENTION, self._note)
-                    self._ledger.decisions.give_up(mid, Event.DISCARDED, RETENTION, self._note, number)
+                    why = RETENTION, self._note
+                    with self._ledger.decisions.reserving(mid, "discard", *why) as number:
+                        self._ledger.decisions.give_up(mid, Event.DISCARDED, *why, number)
                 self._ledger.decisions.purge(mid, RETENTION, self._note)
                 deleted += 1
         return deleted

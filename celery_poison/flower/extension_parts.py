@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery_poison.basics.rooms import rooms_with
+from celery_poison.causes import Evidence
 from celery_poison.desk.overview import Overview
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -57,6 +58,7 @@ class FlowerPart(NamedTuple):
     Attributes:
         routes, api: as ``flower.handlers``, and ``ROUTES`` of ``api``, have them.
         downloads: route of a message's id -> label and title of its link on the message's page.
+        pictures: title -> what draws a picture of the evidence of a death, as an SVG; empty for none.
         sections: paths of templates, shown above the list of messages.
         held_back: returns the lines of what is held back; ``holds``: kind -> what begins and ends it.
         blocks: kind -> what blocks it, beside tasks and fingerprints, and the path of its fields' template.
@@ -65,6 +67,7 @@ class FlowerPart(NamedTuple):
     routes: Sequence[Any] = ()
     api: Mapping[str, Mapping[str, Callable[..., Awaitable[Any]]]] = _NONE
     downloads: Mapping[str, tuple[str, str]] = _NONE
+    pictures: Mapping[str, Callable[[Evidence], str]] = _NONE
     sections: Sequence[str] = ()
     held_back: Callable[[Overview], Iterable[HeldBack]] = lambda seen: ()
     holds: Mapping[str, HoldKind] = _NONE

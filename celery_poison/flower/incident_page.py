@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from celery_poison.desk import sentences
-from celery_poison.desk.evidence import died_when, growth_of, sentence_of
+from celery_poison.desk.evidence import additions_of, died_when, sentence_of
 from celery_poison.flower import words
 from celery_poison.flower.async_ledger import AsyncLedger
 from celery_poison.flower.picture import LEFT, Frame, Picture
@@ -65,7 +65,7 @@ class WorkerDeath(NamedTuple):
     took: str
     noticed: str
     evidence: str
-    growth: str
+    additions: str
     put_back: str
     suspects: list[Suspect]
     unnamed: int
@@ -121,7 +121,7 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDea
         took=f"{took:.1f} s" if took is not None else "still going on",
         noticed=_NOTICED.get(incident.how) or words.say(incident.how) or "–",
         evidence=words.say(sentence_of(incident.evidence), 1000),
-        growth=words.say(growth_of(incident.evidence)),
+        additions=words.say(additions_of(incident.evidence)),
         put_back=by_queue or str(incident.put_back),
         suspects=named,
         unnamed=len(suspects) - len(named),

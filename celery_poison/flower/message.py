@@ -13,7 +13,7 @@ from celery_poison.desk import Quarantine, sentences
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import changing, words
 from celery_poison.flower.async_ledger import AsyncLedger
-from celery_poison.flower.curve import memory_curve
+from celery_poison.flower.extension_parts import union
 from celery_poison.keep.arguments import headers_shown
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.rules.failures import KeptFailure
@@ -54,7 +54,7 @@ class MessageStory(NamedTuple):
         stack: where its code was when it died, the innermost call first, down to where the user's code was
             entered: each call, and whether it is the user's.
         below: the calls of Celery and of the worker.
-        memory: a picture of the memory that grew before it died; empty for none.
+        pictures: title -> SVG of what extensions know of its death.
         can_edit: whether a changed copy can be made; ``can_block``: whether others like it can be blocked.
         headers: those of the message, but for two that repeat the arguments, with what is hidden of them.
     """
@@ -70,7 +70,7 @@ class MessageStory(NamedTuple):
     above: list[str]
     stack: list[tuple[str, bool]]
     below: list[str]
-    memory: str
+    pictures: dict[str, str]
     can_edit: bool
     can_block: bool
     headers: list[tuple[str, str]]
@@ -109,6 +109,7 @@ def _read(quarantine: Quarantine, id: str, names_only: bool) -> MessageStory:
     if names_only:
         headers, properties = headers_shown(True, headers), headers_shown(True, properties)
     above, failure = _folded(detail.failure)
+    drawers = union(lambda part: part.pictures)
     return MessageStory(
         record=record,
         stored=stored,
@@ -125,7 +126,7 @@ def _read(quarantine: Quarantine, id: str, names_only: bool) -> MessageStory:
         above=[words.say(line, 1000) for line in above],
         stack=called[:entry],
         below=frames[entry:],
-        memory=memory_curve(record.evidence),
+        pictures={title: svg for title, draw in drawers.items() if (svg := draw(record.evidence))},
         can_edit=changing.can_edit(record, stored),
         can_block=changing.can_block(record),
         headers=_table(headers),

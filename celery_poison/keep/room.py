@@ -76,9 +76,11 @@ class Room:
             if record is None or record.destination or record.retry_at:
                 continue
             with suppress(*OVERTAKEN):
-                number = self._ledger.decisions.decide(mid, "discard", ACTOR, note)
                 about = self._ledger, record, self._queries.message, note
-                with within(hook(*about) for hook in self._extensions.discarding):
+                with (
+                    self._ledger.decisions.reserving(mid, "discard", ACTOR, note) as number,
+                    within(hook(*about) for hook in self._extensions.discarding),
+                ):
                     self._ledger.decisions.give_up(mid, Event.DISCARDED, ACTOR, note, number)
                 logger.warning(
                     "celery_poison: Task %s[%s] was discarded: %s", clean(record.task), clean(record.id), note

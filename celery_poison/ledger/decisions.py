@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
@@ -62,12 +63,21 @@ class DecisionTransitions(LedgerPart):
         replies = self._scripts.call_each("decide", calls, as_text=True, **words)
         return [reply if isinstance(reply, PoisonError) else int(reply[1]) for reply in replies]
 
-    def undecide(self, mid: str, number: int) -> None:
-        """Give a reserved message back after a failed attempt, unless it was taken over."""
-        self.undecide_each([(mid, number)])
+    @contextmanager
+    def reserving(self, mid: str, verb: str, actor: str, note: str = "") -> Iterator[int]:
+        """Reserve a message while it is acted on; if that fails, it is open to every act again.
+
+        Yields the number of the decision. Raises as :meth:`decide`.
+        """
+        number = self.decide(mid, verb, actor, note)
+        try:
+            yield number
+        except BaseException:
+            self.undecide_each([(mid, number)])
+            raise
 
     def undecide_each(self, decisions: Iterable[tuple[str, int]]) -> None:
-        """Give reserved messages back, given as (mid, number), in one round trip."""
+        """Give reserved messages back, given as (mid, number), in one round trip; not what was taken over."""
         calls = (({"message": self._scripts.keys.message(mid)}, {"number": n}) for mid, n in decisions)
         self._scripts.call_each("undecide", calls, as_text=True)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from celery_poison.basics.rooms import all_rooms
+
 _REBIRTH = re.compile(r"r\d+$")
 
 
@@ -26,8 +28,6 @@ class Keys:
         self.parked = self.prefix + "parked"
         self.parcels = self.prefix + "parcels"
         self.awaited = self.prefix + "awaited"
-        self.owed = self.prefix + "owed"
-        self.telling = self.prefix + "telling"
         self.candidates = self.prefix + "candidates"
         self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
         #: Prefix of the index of what is in quarantine; ``_groups.lua`` builds the rest.
@@ -42,17 +42,31 @@ class Keys:
         self.policy = self.prefix + "policy"
         self.blocks = self.prefix + "blocks"
         self.paused = self.prefix + "paused"
-        self.published = self.prefix + "published"
         self.journal = self.prefix + "journal"
         self.counts = self.prefix + "counts"
         self.deaths_by_day = self.prefix + "deaths_by_day"
         self.untold = self.prefix + "untold"
-        self.notified = self.prefix + "notified"
         self.would = self.prefix + "would"
         self.tally = self.prefix + "tally"
         self.filling = self.prefix + "filling"
         self._name_fleet()
         self._name_outbox()
+        #: Names of keys of extensions, ``KEYS`` of their rooms -> what names one of several.
+        self.of_rooms = {
+            name: word for room in all_rooms() for name, word in getattr(room, "KEYS", {}).items()
+        }
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """Name -> key, or prefix of many; a script finds its own by these names."""
+        named = {name: key for name, key in vars(self).items() if name not in ("prefix", "of_rooms")}
+        return named | {name: self.of(name) for name, word in self.of_rooms.items() if not word}
+
+    def of(self, name: str, word: str = "") -> str:
+        """Return a key of an extension; ``word`` names one of several."""
+        if name not in self.of_rooms:
+            raise KeyError(name)
+        return f"{self.prefix}{name}:{word}" if word else self.prefix + name
 
     def _name_fleet(self) -> None:
         self.leases = self.prefix + "leases"
@@ -76,22 +90,13 @@ class Keys:
         self.tied_lately = self.prefix + "tied_lately"
         self.outbox_seq = self.prefix + "outbox_seq"
         self.outbox_due = self.prefix + "outbox_due"
-        self.outbox_lanes = self.prefix + "outbox_lanes"
-        self.outbox_blocked = self.prefix + "outbox_blocked"
-        self.outbox_failed = self.prefix + "outbox_failed"
         self.outbox_wake = self.prefix + "outbox_wake"
-        self.outbox_mover = self.prefix + "outbox_mover"
-        self.outbox_moved = self.prefix + "outbox_moved"
-        self.outbox_rows = self.prefix + "outbox_rows"
 
     def convictions(self, fingerprint: str) -> str:
         return f"{self.prefix}convictions:{fingerprint}"
 
     def lineage(self, id: str) -> str:
         return f"{self.prefix}lineage:{id}"
-
-    def effect(self, key: str) -> str:
-        return f"{self.prefix}effect:{key}"
 
     def tied(self, token: str) -> str:
         return f"{self.prefix}tied:{token}"
@@ -107,12 +112,6 @@ class Keys:
 
     def worker(self, incarnation: str) -> str:
         return f"{self.prefix}worker:{incarnation}"
-
-    def first_runs(self, version: str, task: str) -> str:
-        return f"{self.prefix}first_runs:{version} {task}"
-
-    def growth(self, incarnation: str) -> str:
-        return f"{self.prefix}growth:{incarnation}"
 
     def channel(self, incarnation: str) -> str:
         """Return the channel of a worker's processes; they keep it when the worker rejoins."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 from celery_poison.basics.numbers import whole
+from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.connection import Namespace, clear_errors
 from celery_poison.rules.blocks import RuleKind
+
+T = TypeVar("T")
 
 VERSION = "version"
 
@@ -30,6 +34,52 @@ def read(ledger: Namespace, key: str) -> tuple[int, dict[str, bytes], float]:
         raw, (seconds, micros) = pipe.execute()
     fields: dict[str, Any] = {name.decode("utf-8", "replace"): value for name, value in raw.items()}
     return number_of(fields.pop(VERSION, None)), fields, seconds + micros / 1_000_000
+
+
+def newer(ledger: Namespace, key: str, than: int) -> tuple[int, dict[str, bytes], float] | None:
+    """Return the same where the version is not ``than`` any more; None: nothing has changed."""
+    return None if version(ledger, key) == than else read(ledger, key)
+
+
+class VersionedCopy(Generic[T]):
+    """A copy of what a hash keeps, replaced as a whole: one thread refreshes it, any thread asks it.
+
+    Args:
+        understand: returns what of the fields is in force at a moment, and why the rest is not usable.
+        complain: takes the latter.
+
+    Attributes:
+        by_field: field -> what it says.
+        at: when it was read, in seconds of Redis' clock.
+    """
+
+    def __init__(
+        self,
+        ledger: Namespace,
+        key: str,
+        understand: Callable[[Mapping[str, bytes], float], tuple[dict[str, T], list[ConfigurationError]]],
+        complain: Callable[[ConfigurationError], object],
+    ) -> None:
+        self._ledger, self._key = ledger, key
+        self._understand, self._complain = understand, complain
+        self.version, self.at = 0, 0.0
+        self.by_field: Mapping[str, T] = {}
+
+    def refresh(self) -> tuple[dict[str, T], dict[str, T]]:
+        """Take over all changes; return what began and what ended, by their fields.
+
+        Raises:
+            LedgerUnavailable: Redis is away; the copy stays as it is.
+        """
+        if (changed := newer(self._ledger, self._key, self.version)) is None:
+            return {}, {}
+        newest, raw, at = changed
+        fields, complaints = self._understand(raw, at)
+        for complaint in complaints:
+            self._complain(complaint)
+        before, self.version, self.by_field, self.at = self.by_field, newest, fields, at
+        began = {field: each for field, each in fields.items() if before.get(field) != each}
+        return began, {field: each for field, each in before.items() if field not in fields}
 
 
 def block_field(kind: RuleKind, name: str) -> str:

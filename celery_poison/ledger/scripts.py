@@ -190,7 +190,7 @@ class Scripts:
         self.client = client
         self.keys = keys
         self._by_text: dict[str, Any] = {}
-        self._fixed = {name: value for name, value in vars(keys).items() if name != "prefix"}
+        self._fixed = keys.fixed
         prefixes = {"lanes": keys.lane(""), "workers": keys.worker(""), "messages": keys.message("")}
         prefixes |= {"alive": keys.alive, "ended": keys.endings, "children": keys.children}
         self._common = {**prefixes, "maxlen": journal_maxlen}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celery_poison.causes import Evidence
-from celery_poison.desk.evidence import growth_of
+from celery_poison.extensions.black_box.evidence import GrowthEvidence, sentence_of
 
 
 def _text(name: str) -> str:
@@ -38,10 +38,11 @@ def rows(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     names = ("grew_task", "grew_at", "grew_to_kb", "grew_kb_s")
-    most = Evidence(**{name: row[name] for name in names}, oom_likely=row["likely"] == row["deaths"])
+    grew = GrowthEvidence(**{name: row[name] for name in names})
+    most = Evidence(oom_likely=row["likely"] == row["deaths"]).having(grew)
     one = row["deaths"] == 1
     many = "1 death" if one else f"{row['deaths']:,} deaths"
-    return {**row, "says": f"{many}: {growth_of(most).rstrip('.')}{'' if one else ' at most'}"}
+    return {**row, "says": f"{many}: {sentence_of(most).rstrip('.')}{'' if one else ' at most'}"}
 
 
 def _plain(text: str) -> str:

@@ -79,14 +79,6 @@ def function(value: Any) -> str | None:
     return None if value is None or callable(value) else "use a function of the task's arguments, or None"
 
 
-def error_transaction(value: Any) -> str | None:
-    # A signature is a dictionary, too; it names its task.
-    single = value is None or isinstance(value, str) or (isinstance(value, Mapping) and "task" in value)
-    if single or (isinstance(value, Mapping) and all(not error_transaction(each) for each in value.values())):
-        return None
-    return "use a signature, the name of a task, or a mapping of queue names (or '*') to these"
-
-
 def share(value: Any) -> str | None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     good = value is None or (number and 0 < value <= 1)

@@ -26,6 +26,7 @@ from celery_poison.keep.arguments import (
     same_calls,
 )
 from celery_poison.ledger import Ledger, policies
+from celery_poison.ledger.policies import VersionedCopy
 from celery_poison.policy import Policy
 from celery_poison.rules.blocks import Rule, RuleKind, read_rules
 from celery_poison.worker.recorder import Recorder
@@ -110,28 +111,28 @@ class Checker:
     complain: Callable[[Exception], None]
     _rules = _Rules()
 
+    def __post_init__(self) -> None:
+        key = self.ledger.keys.blocks
+        self._copy: VersionedCopy[Rule] = VersionedCopy(self.ledger, key, read_rules, self.complain)
+
     def refresh(self) -> bool:
         """Take over what has changed in the ledger; return whether anything had.
 
         Raises:
             LedgerUnavailable: Redis is away; the rules in force stay.
         """
-        if policies.version(self.ledger, self.ledger.keys.blocks) == self._rules.version:
+        began, ended = self._copy.refresh()
+        if self._copy.version == self._rules.version:
             return False
-        version, raw, now = policies.read(self.ledger, self.ledger.keys.blocks)
-        rules, complaints = read_rules(raw, now)
-        for complaint in complaints:
-            self.complain(complaint)
-        before, offset = self._rules.by_field, time.monotonic() - now
+        rules, offset = self._copy.by_field, time.monotonic() - self._copy.at
         self._rules = _Rules(
-            version,
+            self._copy.version,
             {field: (rule, rule.until and rule.until + offset) for field, rule in rules.items()},
             frozenset(rule.task for rule in rules.values() if rule.kind is RuleKind.FINGERPRINT),
         )
-        for field, rule in rules.items():
-            if before.get(field, (None,))[0] != rule:
-                logger.warning("celery_poison: %s", rule.reason)
-        for field in before.keys() - rules.keys():
+        for rule in began.values():
+            logger.warning("celery_poison: %s", rule.reason)
+        for field in ended:
             logger.warning("celery_poison: %s is not blocked any more", field.replace(":", " ", 1))
         return True
 

@@ -101,11 +101,11 @@ class RunningTask:
         return is_first
 
     def call(self, task: Task, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call the body of a task; extensions stand around that of a task with an idempotency key."""
-        policy = self.recorder.policy(task.name)
+        """Call the body of a task; extensions stand around that of a task with options of theirs."""
+        has_options, hooks = self.recorder.policy(task.name).sections, plugin_of(task.app).extensions
 
         def inner() -> Any:
-            with self.tying(task) if policy.transactional_publish else nullcontext():
+            with within(hook(self, task) for hook in hooks.within_body) if has_options else nullcontext():
                 self.has_run = True
                 try:
                     result = body(*args, **kwargs)
@@ -116,10 +116,8 @@ class RunningTask:
                 self.tied.keep()
             return result
 
-        if policy.idempotency_key is None or not self.recorder.diverts(task.name, self.ticket):
-            return inner()
         around: Callable[[], Any] = inner
-        for hook in reversed(plugin_of(task.app).extensions.around_body):
+        for hook in reversed(hooks.around_body) if has_options else ():
             around = partial(hook, self, task, around, (args, kwargs))
         return around()
 
@@ -258,7 +256,7 @@ def run_guarded(
         return _failed(error)
     _mark_memory(run)
     attempts[uuid] = attempt = ticket.attempt._replace()  # an object of its own
-    if not serving.observes and recorder.policy(task).on_rollback is not None:
+    if not serving.observes and recorder.policy(task).keeps_attempts:
         recorder.open_attempt(ticket, request, body, content_type)
     finish = partial(_finish, run, uuid, task, Given(body, content_type, request), time.monotonic())
     trace = partial(tracer, task, uuid, request, body, content_type, content_encoding)
@@ -353,7 +351,7 @@ def _finish(
     note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else run.remark
     # What is to be kept has not ended before it is stored: if its worker dies till then, it runs again.
     mark = Ended.INTERRUPTED if is_kept and not run.serving.observes else end.mark
-    if end in LEAVE_NOTHING and run.recorder.policy(task).on_rollback is not None:
+    if end in LEAVE_NOTHING and run.recorder.policy(task).keeps_attempts:
         run.recorder.close_attempt(run.ticket)
     run.recorder.finish(
         run.ticket,

@@ -200,7 +200,7 @@ class Recorder:
         self._durable, self._ledger = durable, ledger
         self._worker_key = keys.worker
         self._attempt_key = keys.attempt
-        self._fixed_keys = {name: key for name, key in vars(keys).items() if name != "prefix"}
+        self._fixed_keys = keys.fixed
         self._policies = policies
         self._node = node
         self._hset = b"*4\r\n" + bulk(b"HSET") + bulk(keys.running.encode())

@@ -21,6 +21,7 @@ from celery_poison.causes import Evidence
 from celery_poison.cli.celery_command import poison
 from celery_poison.cli.status import _time_lines
 from celery_poison.desk.queues import Backlog
+from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.extensions.proposals.proposal import ProposedRule, sheet
 from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger.fleet import Silence
@@ -402,7 +403,7 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     assert "working" in console.out("workers")
     fence, _ = keeper.ledger.fleet.lead("w2@test/b00t", 10_000) or (0, False)
     grew = {"grew_task": "shop.\x1b[1mconvert", "grew_to_kb": 1_677_722, "grew_at": "f (/app/shop.py:63)"}
-    evidence = Evidence(**grew, grew_kb_s=87_891, flat=1, oom_likely=True)
+    evidence = Evidence(oom_likely=True).having(GrowthEvidence(**grew, grew_kb_s=87_891, flat=1))
     keeper.ledger.fleet.declare_dead(
         "w1@test/b00t", "i1", Silence.SILENT, 0, fence, evidence=evidence.encode()
     )

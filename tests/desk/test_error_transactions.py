@@ -13,9 +13,8 @@ from redis import Redis
 
 from celery_poison import Quarantine, install
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
-from celery_poison.extensions.error_transactions import transactions
 from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
-from celery_poison.ledger import Ledger
+from celery_poison.ledger import Ledger, owed
 from celery_poison.model import Start
 from celery_poison.rules.reports import ROOT, Report, ReportedMessage, ReportKind
 
@@ -43,7 +42,7 @@ class Desk:
         ]
 
     def owed(self) -> list[str]:
-        return [id.decode() for id in self.ledger.client.hkeys(self.ledger.keys.owed)]  # type: ignore[union-attr]
+        return [id.decode() for id in self.ledger.client.hkeys(self.ledger.keys.of("owed"))]  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -80,8 +79,7 @@ def test_TP1_3_whoever_dies_before_sending_leaves_it_to_the_active_monitor(
         desk.errors.tell(_report())
     monitor = ErrorTransactions(desk.app, desk.ledger)
     assert monitor.pay_late() == 0 and not desk.sent(), "its owner may be about to send it"
-    monkeypatch.setattr(transactions, "OVERDUE", 0.0)
-    monitor._next_look = 0.0
+    monkeypatch.setattr(owed, "OVERDUE", 0.0)
     assert monitor.pay_late() == 1
     assert [sent["id"] for sent in desk.sent()] == [_report().id] and not desk.owed()
 
@@ -97,7 +95,7 @@ def test_TP1_3_what_the_broker_refuses_is_sent_by_the_active_monitor_later(
         for _ in range(2):
             desk.errors.tell(_report())
     assert caplog.text.count("cannot be sent yet") == 1 and desk.owed()
-    monkeypatch.setattr(transactions, "OVERDUE", 0.0)
+    monkeypatch.setattr(owed, "OVERDUE", 0.0)
     assert desk.errors.pay_late() == 1 and len(desk.sent()) == 1
 
 

@@ -105,13 +105,10 @@ def test_no_page_speaks_of_a_setting_that_does_not_exist() -> None:
 _PLACEHOLDERS = {
     "group": ["SHA"],
     "lineage": ["ID"],
-    "effect": ["KEY"],
     "attempt": ["TOKEN"],
     "tied": ["TOKEN"],
     "message": ["MID"],
     "worker": ["INC"],
-    "growth": ["INC"],
-    "first_runs": ["VERSION", "TASK"],
     "incident": ["IID"],
     "child": ["INC", "PID"],
     "ended": ["INC"],
@@ -119,16 +116,17 @@ _PLACEHOLDERS = {
     "lane": ["LANE"],
 }
 #: Prefixes and channels, which are no keys.
-_NO_KEYS = {"prefix", "alive", "children", "endings", "channel"}
+_NO_KEYS = {"prefix", "alive", "children", "endings", "channel", "of"}
 
 
 def _keys() -> dict[str, str]:
     """Attribute or method of Keys -> the name of its key."""
     keys = Keys("ns", "NAME")
-    names = {name: key for name, key in vars(keys).items() if name not in _NO_KEYS}
+    names = {name: key for name, key in keys.fixed.items() if name not in _NO_KEYS}
     made = {name for name, _ in inspect.getmembers(Keys, inspect.isfunction) if not name.startswith("_")}
     made -= _NO_KEYS
-    return names | {name: getattr(keys, name)(*_PLACEHOLDERS[name]) for name in made}
+    own = {name: keys.of(name, word) for name, word in keys.of_rooms.items()}
+    return names | own | {name: getattr(keys, name)(*_PLACEHOLDERS[name]) for name in made}
 
 
 def test_the_keys_table_lists_exactly_the_keys_of_the_code() -> None:

@@ -19,6 +19,7 @@ from celery import Celery
 
 from celery_poison import guarded
 from celery_poison.causes import Evidence
+from celery_poison.extensions.items.evidence import LoopEvidence
 from tests.apps.factory import DEFAULTS
 from tests.apps.harness import Fleet
 
@@ -225,7 +226,8 @@ def told_of(shape: str, count: int, deadly: int) -> tuple[str, int, str] | None:
 
 def verdict(shape: str, count: int, deadly: int, evidence: Evidence) -> str:
     """Judge what is said of a death: right, unknown, wrong, or unknown although it could be known."""
-    told = evidence.item_is, evidence.item, evidence.item_key
+    loop = evidence.of(LoopEvidence)
+    told = loop.item_is, loop.item, loop.item_key
     expected = told_of(shape, count, deadly)
     if told in (expected, ("in", deadly, str(1000 + deadly))):  # what may run later may run at once
         return "right"

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_poison.causes import CURVE, Evidence
+from celery_poison.causes import MOST_NUMBERS, Evidence
 from celery_poison.desk.evidence import sentence_of
 from celery_poison.desk.sentences import why
+from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.extensions.black_box.memory_record import Growth, MemoryRow, read
 from celery_poison.extensions.black_box.sampler import PAUSE, Track
 from celery_poison.extensions.black_box.shared import credited
@@ -70,11 +71,12 @@ def test_NEW_19_who_grew_is_known_when_the_whole_container_went(
         boxes.await_that(lambda: len(boxes.events("crashed")) == 4, "its end is on record")
     (lost,) = boxes.events("worker_lost")
     of_worker = _evidence(lost)
-    assert of_worker.grew_task == "box.grows"
+    grew = of_worker.of(GrowthEvidence)
+    assert grew.grew_task == "box.grows"
     assert of_worker.oom_likely
-    assert of_worker.grew_at.startswith("grows (") and "boxes.py:" in of_worker.grew_at
-    assert of_worker.flat == 3
-    assert of_worker.grew_curve[-1] - of_worker.grew_curve[0] > 100 << 10 and of_worker.grew_for_s
+    assert grew.grew_at.startswith("grows (") and "boxes.py:" in grew.grew_at
+    assert grew.flat == 3
+    assert grew.grew_curve[-1] - grew.grew_curve[0] > 100 << 10 and grew.grew_for_s
     assert lost["cause"] == "worker_lost", "it is evidence, and no verdict"
     (record,) = [each for each in boxes.quarantine.list(candidates=True) if each.id == culprit.id]
     assert "oom, likely: box.grows grew" in why(record), "so does `show`, and Flower"
@@ -94,9 +96,10 @@ def test_NEW_19_of_greenlets_it_is_known_that_their_process_grew(
         boxes.await_that(lambda: len(boxes.events("crashed")) == 2, "its end is on record")
     (lost,) = boxes.events("worker_lost")
     evidence = _evidence(lost)
-    assert (evidence.grew_task, evidence.oom_likely) == ("", True)
+    grew = evidence.of(GrowthEvidence)
+    assert (grew.grew_task, evidence.oom_likely) == ("", True)
     assert "oom, likely: its process grew" in sentence_of(evidence)
-    assert evidence.grew_at == "" or evidence.grew_at.startswith("grows ("), "if it ran when it was looked at"
+    assert grew.grew_at == "" or grew.grew_at.startswith("grows ("), "if it ran when it was looked at"
 
 
 @pytest.mark.usefixtures("monitor")
@@ -114,7 +117,7 @@ def test_NEW_19_a_line_is_known_where_the_task_lets_no_other_thread_run(boxes: B
         worker.kill_group()
         (lost,) = _awaited(boxes, "worker_lost")
     of_worker = _evidence(lost)
-    assert (of_worker.grew_task, of_worker.oom_likely) == ("box.swallows", None)
+    assert (of_worker.of(GrowthEvidence).grew_task, of_worker.oom_likely) == ("box.swallows", None)
     assert "Memory: box.swallows grew" in sentence_of(of_worker)
 
 
@@ -126,7 +129,7 @@ def _awaited(boxes: Boxes, kind: str) -> list[dict[str, str]]:
 def test_NEW_19_what_grew_and_goes_on_well_leaves_nothing_behind(boxes: Boxes) -> None:
     with boxes.worker("w1", concurrency=2):
         (name,) = _leases(boxes)
-        key = plugin_of(boxes.app).keys.growth(name)
+        key = plugin_of(boxes.app).keys.of("growth", name)
         client = boxes.quarantine.queries._client
         result = boxes.start("holds", 100, 2)
         boxes.await_that(lambda: client.get(key), "it is told")
@@ -150,7 +153,7 @@ def test_NEW_19_one_process_that_the_kernel_kills_tells_how_it_grew(boxes: Boxes
     evidence = _evidence(crashed)
     assert crashed["id"] == result.id
     assert (evidence.grown_kb or 0) >= 32 << 10
-    assert evidence.grew_task == "box.grows"
+    assert evidence.of(GrowthEvidence).grew_task == "box.grows"
 
 
 def _told_of(boxes: Boxes) -> Growth | None:
@@ -166,7 +169,7 @@ def test_NEW_19_a_curve_keeps_its_shape_in_few_numbers_however_long_it_runs() ->
         for n in range(looks):
             track.add(PAUSE * n, 1024 * n)
         points, seconds = track.curve()
-        assert 2 <= len(points) <= CURVE and points == sorted(points)
+        assert 2 <= len(points) <= MOST_NUMBERS and points == sorted(points)
         assert points[-1] == 1024 * (looks - 1)
         assert seconds >= PAUSE * (looks - 1) / 2
         if looks > 2:
@@ -208,7 +211,7 @@ def test_NEW_19_where_tasks_share_a_process_and_none_stands_out_the_process_is_n
     process = MemoryRow("", "", 900 * MIB, 600 * MIB, 500 * MIB, 90 * MIB, "")
     growth = Growth(rows=[_row("a", 200 * MIB)], process=process, busy=3)
     evidence = growth.told_of(Evidence(noticed="gone"), "a")
-    assert evidence.grown_kb == 200 * MIB and evidence.grew_task == ""
+    assert evidence.grown_kb == 200 * MIB and evidence.of(GrowthEvidence).grew_task == ""
     assert "Memory: its process grew 94 MB/s to 900 MiB." in sentence_of(evidence)
     assert growth.told_of(Evidence(noticed="gone"), "other").grown_kb is None
 
@@ -238,7 +241,7 @@ def test_NEW_19_a_neighbours_memory_is_no_evidence_of_who_ended_by_itself(alone:
     hog = MemoryRow("t", "shop.report", 400 << 10, 360 << 10, 300 << 10, 90 << 10, "report (/app/shop.py:28)")
     growth = Growth(rows=[hog], busy=2, used=450 << 10, limit=500 << 10)
     assert growth.told_of(alone, "other") == replace(alone, grown_kb=0)
-    assert growth.told_of(alone, "t").grew_task == "shop.report", "its own memory is"
+    assert growth.told_of(alone, "t").of(GrowthEvidence).grew_task == "shop.report", "its own memory is"
     for lost in (Evidence(noticed="gone"), Evidence(signal=9)):
         said = sentence_of(growth.told_of(lost, "other"))
         assert "Beside it, memory was about to be used up: shop.report grew" in said

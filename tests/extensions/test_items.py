@@ -14,6 +14,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery_poison import guarded
 from celery_poison.causes import Evidence
 from celery_poison.desk.sentences import why
+from celery_poison.extensions.items.evidence import LoopEvidence
 from celery_poison.extensions.items.loops import Loop
 from celery_poison.extensions.items.mark_page import AT, ITEM, LOOP, SIZE, Mark, MarkPage, Stands, find
 from celery_poison.worker.child import RunningTask
@@ -29,7 +30,8 @@ def walks(assemble: Callable[..., Walks], broker_url: str) -> Walks:
 
 
 def _told(evidence: Evidence) -> tuple[str, int | None, str]:
-    return evidence.item_is, evidence.item, evidence.item_key
+    loop = evidence.of(LoopEvidence)
+    return loop.item_is, loop.item, loop.item_key
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_NEW_20_a_death_is_told_with_its_row_where_it_must_not_run_again(walks: 
     assert (record.id, record.not_rerun) == (result.id, True)
     assert "It died at item 7,312 (key 8312) of 10,000." in why(record)
     (entry,) = walks.events("quarantined")
-    assert Evidence.decode(entry["evidence"]).item == 7_312
+    assert Evidence.decode(entry["evidence"]).of(LoopEvidence).item == 7_312
 
 
 def test_NEW_20_a_trial_a_time_limit_and_a_lack_of_memory_tell_the_row(
@@ -98,7 +100,7 @@ def test_NEW_20_a_key_is_short_and_printable_and_what_it_raises_hurts_no_task(tm
     def key() -> str:
         mark = find(str(tmp_path), "token")
         assert mark is not None
-        return mark.told_of(Evidence(), hides_key=False).item_key
+        return mark.told_of(Evidence(), hides_key=False).of(LoopEvidence).item_key
 
     for _row in Loop(page, "token", [object()], lambda row: hostile, complaints.append):
         assert key().startswith("\\x1b[2J\\n'\"<b>?é") and key().isprintable() and len(key()) < 120

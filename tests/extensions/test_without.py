@@ -29,7 +29,8 @@ def test_poison_is_quarantined_and_everything_else_done_without_extensions(
 ) -> None:
     monkeypatch.setattr(extensions, "ORDER", kept)
     settings = {"poison_notify": "tests.nobody:hears"} if "notify" in kept else {}
-    fleet = assemble(fleet_with(kept), broker_url, poison_on_quarantine="fleet.healthy", **settings)
+    settings |= {"poison_on_quarantine": "fleet.healthy"} if "error_transactions" in kept else {}
+    fleet = assemble(fleet_with(kept), broker_url, **settings)
     poisons = {fleet.send("segfault").id, fleet.send("kill_group").id}
     for n in range(20):
         fleet.send("healthy", n)

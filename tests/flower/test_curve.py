@@ -7,9 +7,11 @@ from xml.etree import ElementTree
 import pytest
 
 from celery_poison.causes import Evidence
-from celery_poison.flower.curve import memory_curve
+from celery_poison.extensions.black_box.evidence import GrowthEvidence
+from celery_poison.extensions.black_box.flower import memory_curve
 
-_GREW = Evidence(grew_curve=(61_440, 102_400, 375_808), grew_for_s=4.2, limit_kb=512_000)
+_CURVE = GrowthEvidence(grew_curve=(61_440, 102_400, 375_808), grew_for_s=4.2)
+_GREW = Evidence(limit_kb=512_000).having(_CURVE)
 
 
 def test_NEW_19_the_curve_says_in_words_what_it_draws() -> None:
@@ -25,10 +27,10 @@ def test_NEW_19_the_curve_says_in_words_what_it_draws() -> None:
 
 @pytest.mark.parametrize("limit_kb", [None, 0, 1 << 30, 1024])
 def test_NEW_19_a_limit_that_is_unknown_far_or_not_its_own_is_not_drawn(limit_kb: int | None) -> None:
-    seen = Evidence(grew_curve=_GREW.grew_curve, grew_for_s=4.2, limit_kb=limit_kb)
+    seen = Evidence(limit_kb=limit_kb).having(_CURVE)
     assert 'class="limit"' not in memory_curve(seen)
 
 
 @pytest.mark.parametrize("curve", [(), (1, 2), (0, 0, 0)])
 def test_NEW_19_where_nothing_is_known_nothing_is_drawn(curve: tuple[int, ...]) -> None:
-    assert memory_curve(Evidence(grew_curve=curve, grew_for_s=1.0)) == ""
+    assert memory_curve(Evidence().having(GrowthEvidence(grew_curve=curve, grew_for_s=1.0))) == ""

@@ -58,17 +58,17 @@ def test_a_pause_and_its_end_are_one_step_each_and_journalled_with_who_and_why(l
 
 def test_a_copy_tells_what_has_changed_since_it_was_refreshed_last(ledger: Ledger) -> None:
     copy = Paused(ledger)
-    assert copy.refresh() == ([], []) and not copy.stops("q", "t")
+    assert copy.refresh() == ({}, {}) and not copy.stops("q", "t")
     _pause(ledger, Scope.QUEUE, "q")
     _pause(ledger, Scope.TASK, "t")
     assert not copy.stops("q", "t"), "nobody asks Redis for each message"
     begun, ended = copy.refresh()
-    assert [pause.name for pause in begun] == ["q", "t"] and not ended
+    assert [pause.name for pause in begun.values()] == ["q", "t"] and not ended
     assert copy.stops("q", "another") and copy.stops("another", "t") and not copy.stops("t", "q")
-    assert copy.refresh() == ([], [])
+    assert copy.refresh() == ({}, {})
     _resume(ledger, Scope.QUEUE, "q")
     begun, ended = copy.refresh()
-    assert not begun and [pause.name for pause in ended] == ["q"]
+    assert not begun and [pause.name for pause in ended.values()] == ["q"]
     assert not copy.stops("q", "another") and copy(Scope.TASK, "t")
 
 

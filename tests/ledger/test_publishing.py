@@ -152,8 +152,8 @@ def test_what_a_person_said_no_to_is_remembered(ledger: Ledger) -> None:
         "policy:max_crashes=1",
         "policy:max_payload_bytes=100000000",
     }
-    stored = json.loads(ledger.client.hget(ledger.keys.published, "refused") or b"")  # type: ignore[arg-type]
-    ledger.client.hset(ledger.keys.published, "refused", json.dumps(dict.fromkeys(stored, 1)))
+    stored = json.loads(ledger.client.hget(ledger.keys.of("published"), "refused") or b"")  # type: ignore[arg-type]
+    ledger.client.hset(ledger.keys.of("published"), "refused", json.dumps(dict.fromkeys(stored, 1)))
     assert Proposals(ledger).refused_items() == set(), "not for ever"
 
 
@@ -192,7 +192,7 @@ def test_rules_hold_as_long_as_they_were_to_from_when_they_are_applied(ledger: L
 
 
 def test_the_newest_ten_are_kept_and_what_nobody_understands_is_no_proposal(ledger: Ledger) -> None:
-    key = ledger.keys.published
+    key = ledger.keys.of("published")
     versions = [
         _publish(ledger, [ProposedRule(fingerprint=f"{n:016x}", task="t", note="")])[1] for n in range(13)
     ]

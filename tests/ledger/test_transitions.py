@@ -213,7 +213,7 @@ class LedgerMachine(RuleBasedStateMachine):
         number = ledger.decisions.decide(mid, "release", "ann")
         with pytest.raises(PoisonError):
             self.ledger(1 - which).decisions.decide(mid, "fail", "bob")
-        self.ledger(1 - which).decisions.undecide(mid, number + 1)
+        self.ledger(1 - which).decisions.undecide_each([(mid, number + 1)])
         for client in self.ledgers:
             client.decisions.released(mid, f"id-{mid}", number, "ann", note)
         book.releases += 1
@@ -607,7 +607,7 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
     first = slow.decisions.decide("m1", "release", "ann")
     monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 0)
     second = quick.decisions.decide("m1", "discard", "bob")
-    slow.decisions.undecide("m1", first)
+    slow.decisions.undecide_each([("m1", first)])
     monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 30_000)
     with pytest.raises(PoisonError, match="bob is deciding"):
         slow.decisions.decide("m1", "release", "ann")

@@ -139,9 +139,10 @@ def test_NEW_22_a_page_opens_with_how_many_died_and_what_stands_out(history: Pat
 def _grew(task: str, at: str, **more: Any) -> str:
     """Return the evidence as a worker's black box gives it to the journal."""
     from celery_poison.causes import Evidence
+    from celery_poison.extensions.black_box.evidence import GrowthEvidence
 
-    known: dict[str, Any] = {"grew_to_kb": 1_677_722, "grew_kb_s": 87_891, "grown_kb": 5, **more}
-    return Evidence(grew_task=task, grew_at=at, **known).encode()
+    grew = GrowthEvidence(grew_task=task, grew_at=at, grew_to_kb=1_677_722, grew_kb_s=87_891)
+    return Evidence(**{"grown_kb": 5, **more}).having(grew).encode()
 
 
 def test_NEW_19_the_page_says_whose_memory_grew_how_often_and_at_which_line() -> None:

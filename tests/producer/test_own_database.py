@@ -45,7 +45,7 @@ def _place(shop: Shop, orders: Orders, *numbers: int) -> None:
 
 
 def _marked(shop: Shop) -> int:
-    return int(shop.ledger.client.scard(shop.ledger.keys.outbox_moved))
+    return int(shop.ledger.client.scard(shop.ledger.keys.of("outbox_moved")))
 
 
 def test_TP1_9_an_order_and_its_message_are_committed_together_or_neither_is(
@@ -155,7 +155,7 @@ def test_TP1_1_a_mover_killed_before_it_asks_the_database_moves_each_row_once(
 
 def _move_all(shop: Shop, orders: Orders) -> None:
     """Move the rows as soon as the lease of whoever did so before is over."""
-    shop.ledger.client.delete(shop.ledger.keys.outbox_mover)
+    shop.ledger.client.delete(shop.ledger.keys.of("outbox_mover"))
     while rows(orders) or _marked(shop):
         shop.move()
 

@@ -142,7 +142,7 @@ def test_TP1_1_rabbitmq_is_stopped_started_and_out_of_memory_and_every_message_r
             rabbit.kill()
             began = time.monotonic()
             results = [crew.send("healthy", n) for n in range(1, 11)]
-            bound = plugin_of(crew.app).settings.outbox_timeout
+            bound = plugin_of(crew.app).settings.publish_timeout
             assert time.monotonic() - began < bound, "ten callers together waited less than one may"
             crew.await_that(
                 lambda: [each.cause for each in _desk(crew).lanes()] == ["transport"], "it is tried"

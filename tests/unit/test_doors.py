@@ -18,7 +18,7 @@ from celery_poison.desk.search import Group
 from celery_poison.extensions.deploy_guard.first_runs import FirstRunOutcome, FirstRuns, Over, ended
 from celery_poison.extensions.holds.pausing import _fits
 from celery_poison.extensions.notify.notifier import Wording
-from celery_poison.extensions.once.keys import digest_of
+from celery_poison.extensions.once.per_key import digest_of
 from celery_poison.keep.arguments import HIDDEN, headers_shown
 from celery_poison.model import MessageRecord, Parked, Start
 from celery_poison.states import State

@@ -26,7 +26,6 @@ OF_A_ROOM = {
     "metrics.py": "families, loaded by this name",
     "verbs.py": "commands, loaded by this name",
     "desk.py": "what people see and decide of it",
-    "keys.py": "its keys in the ledger",
     "settings.py": "its settings and options",
     "evidence.py": "its evidence, with its sentences",
 }

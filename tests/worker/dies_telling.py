@@ -7,8 +7,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from celery_poison.extensions import telling
 from celery_poison.extensions.telling import teller
+from celery_poison.ledger.owed import Owed
 from celery_poison.ledger.quarantine import QuarantineTransitions
 from tests.worker.apps import build, here
 
@@ -28,7 +28,7 @@ def _dies_after(step: str, call: Callable[..., Any]) -> Callable[..., Any]:
     return stepped
 
 
-telling.owe = _dies_after("owed", telling.owe)
+Owed.owe = _dies_after("owed", Owed.owe)  # type: ignore[method-assign]
 QuarantineTransitions.store = _dies_after("stored", QuarantineTransitions.store)  # type: ignore[method-assign]
 teller.call_in_worker = _dies_after("sent", teller.call_in_worker)
 teller.store_failure = _dies_after("failed", teller.store_failure)

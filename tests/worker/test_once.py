@@ -12,7 +12,8 @@ from celery import Celery
 from celery_poison import guarded, install
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.extensions.once.claims import Claims
-from celery_poison.extensions.once.keys import digest_of, once_per_key
+from celery_poison.extensions.once.per_key import digest_of, once_per_key
+from celery_poison.extensions.once.settings import OnceSettings
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.model import Start
@@ -57,7 +58,7 @@ class Run:
         self.mid, self.id, self.token = f"m{number}", f"id{number}", f"boot.{number}"
         self.start = Start.of(self.token, "node/boot", self.id, "pays", queue="q")
         self.task = SimpleNamespace(name="pays", app=app or _app(), backend=None)
-        self.policy = Policy(idempotency_key=key, idempotency_window=60.0)
+        self.options = OnceSettings(idempotency_key=key, idempotency_window=60.0)
 
     def begins(self) -> Run:
         self.ledger.client.hset(self.ledger.keys.running, self.mid, self.start.encode())
@@ -70,7 +71,7 @@ class Run:
         self.ledger.client.hdel(self.ledger.keys.running, self.mid)
 
     def __call__(self, body: Body, order: Any = 7) -> Any:
-        who = self.ledger, cast(Any, self.task), self.policy, self.mid, self.start
+        who = self.ledger, cast(Any, self.task), self.options, self.mid, self.start
         result, self.first = once_per_key(*who, lambda: body(order), ((order,), {}))
         return result
 
@@ -110,8 +111,10 @@ def test_NEW_12_a_second_message_waits_while_the_first_runs_or_stores_its_result
     first(cast(Any, meanwhile))
     with pytest.raises(WaitsForKey) as waits:
         second(body)
-    assert waits.value.effect == ledger.keys.effect(digest_of("pays", 7))
-    assert Claims(ledger).still_held({"m2": waits.value.effect, "m9": ledger.keys.effect("?")}) == {"m2"}
+    assert waits.value.effect == ledger.keys.of("effect", digest_of("pays", 7))
+    assert Claims(ledger).still_held({"m2": waits.value.effect, "m9": ledger.keys.of("effect", "?")}) == {
+        "m2"
+    }
     first.ends()
     assert not Claims(ledger).still_held({"m2": waits.value.effect}) and not body.orders
 
@@ -151,7 +154,7 @@ def test_NEW_12_a_message_that_is_delivered_again_after_its_body_returned_has_no
 
 
 def test_NEW_12_a_key_counts_for_its_window_from_the_return_on(ledger: Ledger) -> None:
-    first, effect = Run(ledger, 1).begins(), ledger.keys.effect(digest_of("pays", 7))
+    first, effect = Run(ledger, 1).begins(), ledger.keys.of("effect", digest_of("pays", 7))
     first(Body())
     assert 59_000 < int(cast(Any, ledger.client.pttl(effect))) <= 60_000
     ledger.client.delete(effect)  # as its end does
@@ -211,9 +214,9 @@ def test_NEW_12_key_and_window_are_options_attributes_and_settings() -> None:
     @app.task(name="pays", shared=False)
     def pays(order: int) -> None: ...
 
-    policy = Policy.of(app.tasks["pays"], plugin_of(app).settings)
-    assert policy.idempotency_key is not None and policy.idempotency_key(3) == 3
-    assert policy.idempotency_window == 5
+    options = Policy.of(app.tasks["pays"], plugin_of(app).settings).section(OnceSettings)
+    assert options.idempotency_key is not None and options.idempotency_key(3) == 3
+    assert options.idempotency_window == 5
     with pytest.raises(ConfigurationError, match="idempotency_window"):
         guarded(idempotency_window=0)
     assert pays(3) is None and pays.apply((3,)).get() is None, "called directly or eagerly there is no key"

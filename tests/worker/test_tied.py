@@ -48,7 +48,7 @@ def _left(ledger: Ledger) -> list[tuple[bytes, str]]:
 def _ends(ledger: Ledger) -> None:
     """What its own process sends with its end, in one step."""
     wanted = script(SEND)
-    keys = wanted.keys_of({**vars(ledger.keys), "tied": ledger.keys.tied(START.token)})
+    keys = wanted.keys_of({**ledger.keys.fixed, "tied": ledger.keys.tied(START.token)})
     words = wanted.values_of({"mid": MID, "token": START.token, "lanes": ledger.keys.lane("")})
     ledger.client.hset(ledger.keys.done, START.token, "D")
     ledger.client.eval(wanted.text, len(keys), *keys, *words)

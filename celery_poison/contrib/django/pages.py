@@ -22,12 +22,12 @@ from django.urls import reverse
 
 from celery_poison import causes
 from celery_poison.basics.text import clean, count_of, duration, when
+from celery_poison.causes import place_in
 from celery_poison.cli.next_acts import decision
 from celery_poison.contrib.django.models import ACT, READ
 from celery_poison.desk import Quarantine, sentences
 from celery_poison.desk.decisions import IN_DJANGO, Outcome
 from celery_poison.desk.edits import call_of, typed_json, typing_of
-from celery_poison.desk.evidence import place_in
 from celery_poison.desk.reading import Detail
 from celery_poison.desk.search import BadFilter, By, Filter
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, MessageNotFound, PoisonError

@@ -46,4 +46,6 @@ class BlackBox(Extension):
         return evidence if growth is None else growth.told_of(evidence, token)
 
 
+#: Keys of its own in the ledger -> what names one of several, as docs/keys.md has it.
+KEYS = {"growth": "INC"}
 EXTENSION = BlackBox

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from signal import SIGKILL
 from typing import Any, NamedTuple
 
-from celery_poison.causes import CURVE, Evidence
+from celery_poison.causes import MOST_NUMBERS, Evidence
+from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 
@@ -76,7 +77,7 @@ class Growth:
             rows = [_row(each) for each in fields["rows"]]
             process = _row(fields["process"]) if fields["process"] else None
             numbers = int(fields["busy"]), int(fields["used_kb"]), int(fields["limit_kb"])
-            curve = tuple(int(each) for each in fields.get("curve", ())[-CURVE:])
+            curve = tuple(int(each) for each in fields.get("curve", ())[-MOST_NUMBERS:])
             seconds = float(fields.get("seconds", 0.0))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
@@ -113,8 +114,8 @@ class Growth:
         is_own = not token or named is None or named.token in ("", token)
         if named is None or not (is_own or evidence.noticed or evidence.signal == SIGKILL):
             return evidence  # a neighbour's memory explains no exit, and no other signal
-        return replace(
-            evidence,
+        likely = 0 < LIKELY * self.limit <= self.used + named.speed or None
+        grew = GrowthEvidence(
             grew_task=named.task,
             grew_to_kb=named.kb,
             grew_kb_s=named.speed or None,
@@ -122,8 +123,8 @@ class Growth:
             grew_curve=tuple(self.curve),
             grew_for_s=self.seconds or None,
             flat=self._flat_beside(named),
-            oom_likely=0 < LIKELY * self.limit <= self.used + named.speed or None,
         )
+        return replace(evidence, oom_likely=likely).having(grew)
 
     def _grown(self, token: str, named: MemoryRow | None) -> int | None:
         """Return by how much a start grew; None where tasks share a process, and none stands out."""
@@ -169,5 +170,5 @@ def read(ledger: Ledger, worker: str) -> Growth | None:
         LedgerUnavailable: Redis is away.
     """
     with clear_errors("reading which memory grew"):
-        raw: Any = ledger.client.get(ledger.keys.growth(worker))
+        raw: Any = ledger.client.get(ledger.keys.of("growth", worker))
     return Growth.decode(raw) if raw else None

@@ -16,7 +16,7 @@ from celery.worker.state import active_requests
 from celery_poison.basics import procfs
 from celery_poison.basics.forking import unpatched
 from celery_poison.basics.procfs import MemoryGroup
-from celery_poison.causes import CURVE, is_users
+from celery_poison.causes import MOST_NUMBERS, is_users
 from celery_poison.extensions.black_box.memory_record import MOST, NOTABLE, WORTH, Growth, MemoryRow
 from celery_poison.extensions.black_box.shared import Threads
 from celery_poison.ledger.writer import command
@@ -73,7 +73,7 @@ class Track:
         self._looks.append((now, own))
         if not self._curve or now - self._curve[-1][0] >= self._apart - PAUSE / 2:
             self._curve.append((now, own))
-        if len(self._curve) > CURVE:  # half as many, twice as far apart
+        if len(self._curve) > MOST_NUMBERS:  # half as many, twice as far apart
             del self._curve[1::2]
             self._apart *= 2
 
@@ -82,7 +82,7 @@ class Track:
         if not self._looks:
             return [], 0.0
         last = [] if self._curve[-1] == self._looks[-1] else [self._looks[-1]]
-        points = [*self._curve, *last][-CURVE:]
+        points = [*self._curve, *last][-MOST_NUMBERS:]
         return [kb for _, kb in points], points[-1][0] - points[0][0]
 
     @property
@@ -263,7 +263,7 @@ class Sampler:
 
     def _tell(self, now: float, send: Callable[[bytes], bool]) -> None:
         worker, growth = self.site.me.worker, self.growth
-        key = self.site.ledger.keys.growth(worker).encode()
+        key = self.site.ledger.keys.of("growth", worker).encode()
         if growth is None:
             if self._told_of is not None:
                 self._told_of = None

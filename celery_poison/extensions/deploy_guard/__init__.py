@@ -103,4 +103,6 @@ class DeployGuard(Extension):
         return watch
 
 
+#: Keys of its own in the ledger -> what names one of several, as docs/keys.md has it.
+KEYS = {"first_runs": "VERSION TASK"}
 EXTENSION = DeployGuard

@@ -16,9 +16,8 @@ from celery.utils.log import get_logger
 from celery_poison import causes
 from celery_poison.basics.parts import Asked, Hold, Turn
 from celery_poison.basics.text import literal
-from celery_poison.causes import NO_EVIDENCE
+from celery_poison.causes import NO_EVIDENCE, place_in
 from celery_poison.decide import End, EndedRun
-from celery_poison.desk.evidence import place_in
 from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.deploy_guard.first_runs import (
     FirstRunOutcome,

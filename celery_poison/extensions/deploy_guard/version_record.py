@@ -54,7 +54,7 @@ class VersionRecord:
         with clear_errors("reading the first runs of a task"):
             pipe = client.pipeline(transaction=False)
             for name in names:
-                pipe.get(keys.first_runs(self.version, name))
+                pipe.get(keys.of("first_runs", f"{self.version} {name}"))
             pipe.time()
             *raws, (seconds, micros) = pipe.execute()
             found = [FirstRuns.decode(raw or b"") for raw in raws]
@@ -80,7 +80,7 @@ class VersionRecord:
             field = field_of(Scope.VERSION, task, version)
         code, *_ = self._ledger.scripts.call(
             f"{__package__}:first_runs",
-            {"first_runs": self._ledger.keys.first_runs(version, task)},
+            {"first_runs": self._ledger.keys.of("first_runs", f"{version} {task}")},
             seen=seen.raw,
             runs=runs.encode(),
             keep_s=KEEP,
@@ -101,7 +101,7 @@ class VersionRecord:
         """
         code, *_ = self._ledger.scripts.call(
             f"{__package__}:lift",
-            {"first_runs": self._ledger.keys.first_runs(self.version, task)},
+            {"first_runs": self._ledger.keys.of("first_runs", f"{self.version} {task}")},
             field=field_of(Scope.VERSION, task, self.version),
             task=task,
             code_version=self.version,

@@ -17,15 +17,15 @@ from celery_poison.basics.parts import Round
 from celery_poison.broker.capture import Outgoing
 from celery_poison.decide import End, EndedRun
 from celery_poison.extension import Around, Extension, Stored
+from celery_poison.extensions.error_transactions.settings import ErrorTransactionsSettings
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.owed import PAUSE
 from celery_poison.model import MessageRecord, Start
 from celery_poison.rules.reports import Report, ReportKind
 
 if TYPE_CHECKING:
     from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
 
-#: Seconds between two looks of the active monitor for what is owed.
-PAUSE = 2.0
 #: Characters of an error in a report.
 REASON_LENGTH = 500
 
@@ -85,7 +85,7 @@ class ErrorTransactionsExtension(Extension):
         if run.end not in _TOLD or run.observed:
             return
         kind, cause = _TOLD[run.end]
-        if getattr(site.policies[request.type][0], kind.value) is None:
+        if getattr(site.policies[request.type][0].section(ErrorTransactionsSettings), kind.value) is None:
             return
         if run.end is not End.ROLLED_BACK:  # that gives its reason for a cause
             cause = run.cause or cause
@@ -96,4 +96,6 @@ class ErrorTransactionsExtension(Extension):
         self.on(ledger).rolled_back(mid, start, cause, reason)
 
 
+#: Keys of its own in the ledger -> what names one of several, as docs/keys.md has it.
+KEYS = {"owed": ""}
 EXTENSION = ErrorTransactionsExtension

@@ -1,8 +1,7 @@
 """Starts error transactions (TP1-3): signatures that are called with what became of a message.
 
-First it is written down that one is owed, then the decision is recorded, then it is sent, then crossed off.
-After a death in between the active monitor does it. So each is sent at least once; its report has the
-same id every time. It may also tell of a decision that was made again, since its first maker died.
+Each is owed before its decision is recorded (``ledger/owed.py``), and so sent at least once; its report has
+the same id every time.
 
 Error transactions never start error transactions, nor does what they publish.
 """
@@ -10,7 +9,6 @@ Error transactions never start error transactions, nor does what they publish.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -22,26 +20,17 @@ from celery.utils.log import get_logger
 
 from celery_poison.broker.capture import Outgoing, captured
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.extensions.error_transactions.owed_reports import (
-    attempt_rows,
-    cross_off,
-    forget_attempt,
-    owe,
-    owed_reports,
-)
+from celery_poison.extensions.error_transactions.settings import ErrorTransactionsSettings
 from celery_poison.keep.stored_message import original, stored_message
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.owed import Owed
 from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.rules.reports import ROOT, Report, ReportedMessage, ReportKind
 
 logger = get_logger("celery_poison")
-
-#: Seconds after which the active monitor sends what is still owed, and tries again.
-OVERDUE = 10.0
-#: Of how many it reads at once.
-_AT_ONCE = 100
 
 
 def told_of(message: Any, *, mid: str, start: Start, opened: bool = True) -> ReportedMessage:
@@ -58,7 +47,7 @@ def told_of(message: Any, *, mid: str, start: Start, opened: bool = True) -> Rep
 def signature_for(app: Celery, kind: ReportKind, task: str, queue: str) -> Signature | None:
     """Return the signature to start: the task's own, the app's for that queue, or the app's for all."""
     policy = Policy.of(app.tasks.get(task), plugin_of(app).settings)
-    chosen = getattr(policy, kind.value)
+    chosen = getattr(policy.section(ErrorTransactionsSettings), kind.value)
     if isinstance(chosen, Mapping) and not isinstance(chosen, Signature):
         chosen = chosen.get(queue) or chosen.get("*")
     if not chosen:
@@ -88,8 +77,10 @@ class ErrorTransactions:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
-        self._next_look = 0.0
         self._complained: set[str] = set()
+        self._owed = Owed(ledger, ledger.keys.of("owed"), lambda id, owed: self._pay(id, owed))
+        #: Sends what has been owed for too long (in the active monitor); returns how many were sent.
+        self.pay_late = self._owed.pay_late
 
     def are_wanted(self, kind: ReportKind, task: str, queue: str, root_id: str = "") -> bool:
         """Whether a report is wanted for a message of ``task`` from ``queue``."""
@@ -109,16 +100,8 @@ class ErrorTransactions:
         if not self.are_wanted(ReportKind(report.kind), task, queue, about.root_id):
             yield
             return
-        owed = json.dumps({"task": task, "queue": queue, "report": report.as_dict()}, default=str)
-        owe(self._ledger, report.id, owed)
-        try:
+        with self._owed.owing(report.id, {"task": task, "queue": queue, "report": report.as_dict()}):
             yield
-        except LedgerUnavailable:
-            raise
-        except BaseException:
-            cross_off(self._ledger, report.id)
-            raise
-        self._pay(report.id, report.as_dict(), task, queue)
 
     @contextmanager
     def discarding(
@@ -146,7 +129,7 @@ class ErrorTransactions:
         _, unsent = self._attempt(start.token)
         reported = told_of(message, mid=mid, start=start)
         self.tell(Report.about(kind, reported, cause, reason, token=start.token, unsent=unsent))
-        forget_attempt(self._ledger, start.token)
+        self._forget_attempt(start.token)
 
     def rolled_back(self, mid: str, start: Start, cause: str, reason: str) -> None:
         """Tell of a start whose worker has died, if it left something to tell of."""
@@ -158,48 +141,39 @@ class ErrorTransactions:
             self.tell(
                 Report.about(ReportKind.ROLLBACK, reported, cause, reason, token=start.token, unsent=unsent)
             )
-            forget_attempt(self._ledger, start.token)
+            self._forget_attempt(start.token)
 
     def _attempt(self, token: str) -> tuple[ReportedMessage | None, list[ReportedMessage]]:
         """Return the message of a start and what it would have sent, as its process has written them down."""
+        with clear_errors("reading an attempt"):
+            rows: Any = self._ledger.client.lrange(self._ledger.keys.attempt(token), 0, -1)
         told = []
-        for row in attempt_rows(self._ledger, token):
+        for row in rows:
             with suppress(ValueError, TypeError):  # somebody else's
                 told.append(ReportedMessage(**json.loads(row)))
         return (told[0], told[1:]) if told else (None, [])
 
-    # --- owed and paid ------------------------------------------------------------------------------
+    def _forget_attempt(self, token: str) -> None:
+        with clear_errors("forgetting an attempt"):
+            self._ledger.client.delete(self._ledger.keys.attempt(token))
 
-    def pay_late(self) -> int:
-        """Send what has been owed for too long (in the active monitor); return how many were sent.
-
-        Raises:
-            LedgerUnavailable: Redis is away.
-        """
-        if time.monotonic() < self._next_look:
-            return 0
-        self._next_look = time.monotonic() + OVERDUE / 2
-        sent = 0
-        for id, raw in owed_reports(self._ledger, _AT_ONCE).items():
-            with suppress(ValueError, TypeError, LookupError):  # somebody else's
-                owed = json.loads(raw)
-                if time.time() - owed["report"]["at"] > OVERDUE:
-                    sent += self._pay(id, owed["report"], owed["task"], owed["queue"])
-        return sent
-
-    def _pay(self, id: str, report: Mapping[str, Any], task: str, queue: str) -> bool:
-        signature = signature_for(self._app, ReportKind(report["kind"]), task, queue)
+    def _pay(self, id: str, owed: Mapping[str, Any]) -> bool:
+        try:
+            report, task = owed["report"], str(owed["task"])
+            kind = ReportKind(report["kind"])
+            signature = signature_for(self._app, kind, task, owed["queue"])
+        except (ValueError, TypeError, LookupError):  # somebody else's
+            return False
         if signature is not None:
             try:
                 signature.apply_async(args=(report,), root_id=ROOT + id, retry=False)
             except LedgerUnavailable:
                 raise
             except Exception as error:  # the broker's, or the signature's own
-                sentence = f"{report['kind']} of {task} cannot be sent yet: {error!r}"
+                sentence = f"{kind} of {task} cannot be sent yet: {error!r}"
                 if sentence not in self._complained:  # once; the active monitor tries again
                     self._complained.add(sentence)
                     logger.error("celery_poison: %s; the active monitor tries again", sentence)
                 return False
-            logger.info("celery_poison: sent %s of %s: %s", report["kind"], task, signature)
-        cross_off(self._ledger, id)
+            logger.info("celery_poison: sent %s of %s: %s", kind, task, signature)
         return True

@@ -252,9 +252,9 @@ class Pausing(Hold):
         """
         begun, ended = self.paused.refresh()
         # A suspension by an endpoint is reported by its own worker.
-        for pause in (pause for pause in begun if pause.scope is not Scope.ENDPOINT):
+        for pause in (pause for pause in begun.values() if pause.scope is not Scope.ENDPOINT):
             logger.warning("celery_poison: %s", pause.story)
-        for pause in (pause for pause in ended if pause.scope is not Scope.ENDPOINT):
+        for pause in (pause for pause in ended.values() if pause.scope is not Scope.ENDPOINT):
             logger.warning("celery_poison: %s %s is not paused any more", pause.scope, pause.name)
         if self._loop.consumer is None:  # this worker starts
             self.endpoints.adopt(self.paused.suspensions_of(self._me.node))

@@ -1,11 +1,34 @@
-"""What the evidence of a death says of a loop."""
+"""Evidence of a loop: the item at which its task died (NEW-20)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from celery_poison.causes import Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopEvidence:
+    """Of a loop that goes through items by ``self.poison.each``.
+
+    Attributes:
+        items: how many there are.
+        item: number of the item at which the loop stood, from 1.
+        item_key: what names that item, unless ``poison_redact`` hides it.
+        item_is: ``in``: it died at that item; ``next``: after it, and before the next one began; ``left``: it
+            had left the loop at that item; ``over``: it had been through all. Where no item is known:
+            ``handed_on``, ``kept``, ``elsewhere``, ``torn``.
+    """
+
+    items: int | None = None
+    item: int | None = None
+    item_key: str = ""
+    item_is: str = ""
+
+
+FIELDS = LoopEvidence
 
 #: Why no item is known.
 _UNKNOWN: Final[Mapping[str, str]] = {
@@ -18,14 +41,15 @@ _UNKNOWN: Final[Mapping[str, str]] = {
 
 def sentence_of(evidence: Evidence) -> str:
     """How far its loop came, in plain words; the empty string where it has none."""
-    of = "" if evidence.items is None else f" of {evidence.items:,}"
-    if evidence.item_is in _UNKNOWN:
-        return f"The item{of} at which it died is unknown: {_UNKNOWN[evidence.item_is]}."
-    key = f" (key {evidence.item_key})" if evidence.item_key else ""
+    loop = evidence.of(LoopEvidence)
+    of = "" if loop.items is None else f" of {loop.items:,}"
+    if loop.item_is in _UNKNOWN:
+        return f"The item{of} at which it died is unknown: {_UNKNOWN[loop.item_is]}."
+    key = f" (key {loop.item_key})" if loop.item_key else ""
     words = {
-        "in": f"It died at item {evidence.item or 0:,}{key}{of}.",
-        "next": f"It died after {evidence.item or 0:,}{of} items, before the next one began.",
-        "left": f"It had left its loop at item {evidence.item or 0:,}{key}{of}.",
-        "over": f"It had been through all {'' if evidence.item is None else f'{evidence.item:,} '}items.",
+        "in": f"It died at item {loop.item or 0:,}{key}{of}.",
+        "next": f"It died after {loop.item or 0:,}{of} items, before the next one began.",
+        "left": f"It had left its loop at item {loop.item or 0:,}{key}{of}.",
+        "over": f"It had been through all {'' if loop.item is None else f'{loop.item:,} '}items.",
     }
-    return words.get(evidence.item_is, "")
+    return words.get(loop.item_is, "")

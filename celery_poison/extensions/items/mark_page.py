@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 from contextlib import suppress
-from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
@@ -18,6 +17,7 @@ from typing import NamedTuple, Self
 from celery_poison.basics.frames import FRAMES
 from celery_poison.basics.text import clean
 from celery_poison.causes import Evidence
+from celery_poison.extensions.items.evidence import LoopEvidence
 
 #: At the end of the name of a process's file.
 SUFFIX = ".items"
@@ -88,13 +88,13 @@ class Mark(NamedTuple):
         if stands is Stands.IN and not self.is_in(evidence.stack):
             stands = Stands.ELSEWHERE
         is_known = stands < Stands.HANDED_ON
-        return replace(
-            evidence,
+        loop = LoopEvidence(
             items=self.items,
             item=self.item if is_known else None,
             item_key="" if hides_key or stands not in (Stands.IN, Stands.LEFT) else clean(self.key),
             item_is=stands.name.lower(),
         )
+        return evidence.having(loop)
 
     def is_in(self, stack: tuple[str, ...]) -> bool:
         """Whether the calls of a crash may be below the loop's; what is cut off or not told may."""

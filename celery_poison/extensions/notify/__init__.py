@@ -28,4 +28,6 @@ class Notify(Extension):
             yield Round("poison-notifier", PAUSE, notifier.round)
 
 
+#: Keys of its own in the ledger -> what names one of several, as docs/keys.md has it.
+KEYS = {"notified": ""}
 EXTENSION = Notify

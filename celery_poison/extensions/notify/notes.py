@@ -20,7 +20,7 @@ class Notes:
     def read(self) -> dict[str, int]:
         """Return the fields of the hash ``notified``: group and receiver -> messages that were in it."""
         with clear_errors("reading which receivers were notified"):
-            raw: Any = self._ledger.client.hgetall(self._ledger.keys.notified)
+            raw: Any = self._ledger.client.hgetall(self._ledger.keys.of("notified"))
         return {decoded(field): whole(count) for field, count in raw.items()}
 
     def note(self, fence: int, outcome: str = "", changes: Mapping[str, int | str] | None = None) -> None:

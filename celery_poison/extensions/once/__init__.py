@@ -1,6 +1,6 @@
 """One effect per idempotency key (NEW-12), and marks in the task's own transaction.
 
-``keys`` stands around the body of a task with a key, ``claims`` keeps keys in the ledger; ``marks`` is for
+``per_key`` stands around the body of a task with a key, ``claims`` keeps keys in the ledger; ``marks`` is for
 users, as ``celery_poison.marks``. A message whose key is in use is parked by the core.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from celery_poison.extension import Arguments, Extension
+from celery_poison.extensions.once.settings import OnceSettings
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
 
@@ -18,10 +19,12 @@ class Once(Extension):
     """Asks for the key before a body runs, and says when one is free."""
 
     def around_body(self, run: Any, task: Any, body: Callable[[], Any], arguments: Arguments) -> Any:
-        from celery_poison.extensions.once.keys import once_per_key  # not where an app only publishes
+        from celery_poison.extensions.once.per_key import once_per_key  # not where an app only publishes
 
-        policy, start = run.recorder.policy(task.name), Start.decode(run.entry)
-        who = run.serving.ledger, task, policy, run.ticket.mid, start
+        options = run.recorder.policy(task.name).section(OnceSettings)
+        if options.idempotency_key is None or not run.recorder.diverts(task.name, run.ticket):
+            return body()
+        who = run.serving.ledger, task, options, run.ticket.mid, Start.decode(run.entry)
         result, first = once_per_key(*who, body, arguments, lambda: run.tied)
         if first:
             run.remark = f"the result of {first}, which had its idempotency key first"
@@ -33,4 +36,6 @@ class Once(Extension):
         return Claims(ledger).still_held(awaited)
 
 
+#: Keys of its own in the ledger -> what names one of several, as docs/keys.md has it.
+KEYS = {"effect": "KEY"}
 EXTENSION = Once

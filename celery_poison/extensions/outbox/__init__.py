@@ -22,4 +22,12 @@ def outbox_of(host: Any) -> Outbox | None:
     return next((each for each in host.extensions.all if isinstance(each, Outbox)), None)
 
 
+#: Keys of its own in the ledger -> what names one of several, as docs/keys.md has it.
+KEYS = dict.fromkeys(
+    (
+        *("outbox_lanes", "outbox_blocked", "outbox_failed"),
+        *("outbox_mover", "outbox_moved", "outbox_rows"),
+    ),
+    "",
+)
 EXTENSION = Outbox

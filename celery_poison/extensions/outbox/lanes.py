@@ -230,7 +230,7 @@ class Lanes:
         Raises:
             MessageNotFound: it is not there any more.
         """
-        key = self._keys.lane(where) if where else self._keys.outbox_failed
+        key = self._keys.lane(where) if where else self._keys.of("outbox_failed")
         words: dict[str, Any] = {"name_of_lane": where, "number": seq, "to": to}
         self._call("outbox_drop", {"lane": key}, **words, actor=actor, note=note)
 
@@ -266,14 +266,14 @@ class Lanes:
         """Say that rows were committed."""
         with clear_errors("waking the outbox"):
             pipe = self._ledger.client.pipeline()
-            pipe.lpush(self._keys.outbox_rows, "1")
-            pipe.ltrim(self._keys.outbox_rows, 0, 0)
+            pipe.lpush(self._keys.of("outbox_rows"), "1")
+            pipe.ltrim(self._keys.of("outbox_rows"), 0, 0)
             pipe.execute()
 
     def await_rows(self, seconds: float) -> None:
         """Return when rows were committed, at the latest after ``seconds``."""
         with clear_errors("waiting for the outbox"):
-            self._ledger.client.blpop([self._keys.outbox_rows], timeout=seconds)
+            self._ledger.client.blpop([self._keys.of("outbox_rows")], timeout=seconds)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -282,8 +282,8 @@ class Lanes:
         with clear_errors("reading the outbox"):
             pipe = self._ledger.client.pipeline(transaction=False)
             pipe.zrange(self._keys.outbox_due, 0, -1, withscores=True)
-            pipe.hgetall(self._keys.outbox_lanes)
-            pipe.hgetall(self._keys.outbox_blocked)
+            pipe.hgetall(self._keys.of("outbox_lanes"))
+            pipe.hgetall(self._keys.of("outbox_blocked"))
             pipe.time()
             due, states, blocked, (seconds, micros) = pipe.execute()
             for name, _ in due:
@@ -311,7 +311,7 @@ class Lanes:
 
     def messages(self, where: str) -> Iterator[tuple[int, bytes]]:
         """Yield number and message of a lane, or of ``FAILED``, in their order."""
-        key, last = self._keys.lane(where) if where else self._keys.outbox_failed, "-inf"
+        key, last = self._keys.lane(where) if where else self._keys.of("outbox_failed"), "-inf"
         while True:
             with clear_errors("reading the outbox"):
                 rows: Any = self._ledger.client.zrange(
@@ -325,7 +325,7 @@ class Lanes:
     def has_trouble(self) -> bool:
         """Whether anything waits in a lane that a relay has looked at."""
         with clear_errors("reading the outbox"):
-            return bool(self._ledger.client.exists(self._keys.outbox_lanes))
+            return bool(self._ledger.client.exists(self._keys.of("outbox_lanes")))
 
     def wait(self, seconds: float) -> bool:
         """Return whether a message is stored, within ``seconds``, that no relay looks at yet."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from celery_poison.settings import Section, seconds, setting, whole
+from celery_poison.settings import Section, flag, seconds, setting, whole
 
 
 def _check_database(value: Any) -> str | None:
@@ -21,14 +21,23 @@ def _check_names_or_flag(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxSettings(Section):
-    """Of the outbox, beside its options of tasks."""
+    """Of the outbox."""
 
+    task_options: ClassVar[tuple[str, ...]] = ("transactional_publish", "outbox")
+
+    transactional_publish: bool = flag("Send the messages of a task only when it has succeeded.")
+    outbox: bool = flag(
+        "Store messages for guarded tasks in the ledger first; a relay in the workers sends them."
+    )
     outbox_database: str | None = setting(
         None,
         _check_database,
         "Your own database, in whose transactions messages are stored first: 'django', 'django:ALIAS', or"
         " a URL of SQLAlchemy.",
         secret=True,
+    )
+    outbox_timeout: float = seconds(
+        3.0, 0.1, "How long storing a message may delay its caller before the ledger counts as away."
     )
     outbox_retries: int = whole(
         3,
@@ -46,6 +55,10 @@ class OutboxSettings(Section):
         "Block sending also after a failure that may pass, until a person unblocks it: True, or a list of"
         " queues.",
     )
+
+    @property
+    def publish_timeout(self) -> float:
+        return self.outbox_timeout
 
 
 SETTINGS = OutboxSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -51,6 +51,10 @@ class Outbox(Extension):
         tied: Tied = run.tied
         return tied.publishing()
 
+    def within_body(self, run: Any, task: Any) -> AbstractContextManager[None]:
+        options = run.recorder.policy(task.name).section(OutboxSettings)
+        return self.tying(run, task) if options.transactional_publish else nullcontext()
+
     def unknown_task(self, message: Any, identity: Any, queue: str, reason: str) -> None:
         from celery_poison.keep.stored_message import original
 
@@ -96,7 +100,7 @@ class Outbox(Extension):
             return bool(asked)
         own = getattr(self.host.app._tasks[task], "outbox", None)
         try:
-            return bool(self.host.settings.outbox if own is None else own)
+            return bool(self.host.settings.of(OutboxSettings).outbox if own is None else own)
         except ConfigurationError:  # stops workers, not those who only publish
             return False
 
@@ -124,7 +128,7 @@ class Outbox(Extension):
                 )
                 logger.error(story, error)
             self._is_away = True
-            self._away_until = time.monotonic() + settings.outbox_timeout  # not every caller waits for it
+            self._away_until = time.monotonic() + settings.publish_timeout  # not every caller waits for it
             return False
         if self._is_away:
             self._is_away = False

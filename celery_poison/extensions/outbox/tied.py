@@ -68,7 +68,7 @@ class Tied:
 
     def _take(self, outgoing: Outgoing) -> bool:
         self._messages.append(outgoing.as_tied())
-        if self.recorder.policy(self.task.name).on_rollback is not None:
+        if self.recorder.policy(self.task.name).keeps_attempts:
             self.recorder.note_unsent(self.ticket, reported(outgoing))
         return True
 

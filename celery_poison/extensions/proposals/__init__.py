@@ -35,4 +35,6 @@ class ProposalsExtension(Extension):
         )
 
 
+#: Keys of its own in the ledger -> what names one of several, as docs/keys.md has it.
+KEYS = {"published": ""}
 EXTENSION = ProposalsExtension

@@ -39,7 +39,7 @@ class Proposals:
 
     def waiting(self) -> Proposal | None:
         """Return the proposal that waits for a person."""
-        key = self._ledger.keys.published
+        key = self._ledger.keys.of("published")
         with clear_errors("reading the pipeline's proposal"):
             open_: Any = self._ledger.client.hget(key, "open")
             raw: Any = (
@@ -52,7 +52,7 @@ class Proposals:
         """Return the items that a person said no to, and that are not to be proposed again yet."""
         with clear_errors("reading what the pipeline may not propose"):
             pipe = self._ledger.client.pipeline(transaction=False)
-            pipe.hget(self._ledger.keys.published, "refused")
+            pipe.hget(self._ledger.keys.of("published"), "refused")
             pipe.time()
             raw, (seconds, _) = pipe.execute()
         try:

@@ -7,6 +7,7 @@ this to the next one, which tells again: a caller's result is overwritten by the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -22,6 +23,7 @@ from celery_poison.errors import (
     Quarantined,
     StaleDelivery,
 )
+from celery_poison.extensions.telling.settings import TellingSettings
 from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
@@ -73,14 +75,14 @@ def tell_caller(app: Celery, mid: str) -> None:
         if record is None or not kept or record.state != State.NDLV or record.told:
             return
         policy = Policy.of(app.tasks.get(record.task), plugin_of(app).settings)
-        if policy.tell != "conviction":  # whoever knows a mid can send the task that calls this
+        if (
+            policy.section(TellingSettings).tell != "conviction"
+        ):  # whoever knows a mid can send the task that calls this
             logger.error("celery_poison: the caller of %s waits for a person's decision", clean(record.id))
             return
-        try:
-            number = ledger.decisions.decide(mid, "tell", ACTOR)
-        except (IllegalTransition, MessageNotFound):
-            return  # a person was faster
-        _tell(app, ledger, record, kept, number)
+        decided = ledger.decisions.reserving(mid, "tell", ACTOR)
+        with suppress(IllegalTransition, MessageNotFound), decided as number:  # else a person was faster
+            _tell(app, ledger, record, kept, number)
     finally:
         ledger.client.close()
 
@@ -93,9 +95,6 @@ def _tell(app: Celery, ledger: Ledger, record: MessageRecord, kept: Mapping[str,
         store_failure(app, record, kept, force=True, error=error)
     except IllegalTransition as refused:  # its result is SUCCESS
         logger.warning("celery_poison: the caller of %s gets no failure: %s", record.id, refused)
-    except BaseException:
-        ledger.decisions.undecide(record.mid, number)
-        raise
     else:
         try:
             call_hooks(app, record, kept, error)

@@ -17,11 +17,11 @@ from celery.utils.log import get_logger
 from celery_poison.basics.parts import Tie
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.extensions.once.claims import KEEP, Claims, words_of_keep
+from celery_poison.extensions.once.settings import OnceSettings
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.scripts import Code
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
-from celery_poison.policy import Policy
 from celery_poison.upstream.requests import WaitsForKey
 
 logger = get_logger("celery_poison")
@@ -36,7 +36,7 @@ def digest_of(task: str, key: Any) -> str:
 def once_per_key(
     ledger: Ledger,
     task: Task,
-    policy: Policy,
+    options: OnceSettings,
     mid: str,
     start: Start,
     call: Callable[[], Any],
@@ -51,11 +51,11 @@ def once_per_key(
     Raises:
         WaitsForKey: the first one runs, or Redis is away and ``poison_fail_open`` is off.
     """
-    assert policy.idempotency_key is not None
-    key = _key_of(task, policy.idempotency_key, arguments)
+    assert options.idempotency_key is not None
+    key = _key_of(task, options.idempotency_key, arguments)
     if key is None:
         return call(), ""
-    effect = ledger.keys.effect(digest_of(task.name, key))
+    effect = ledger.keys.of("effect", digest_of(task.name, key))
     try:
         code, first = Claims(ledger).claim(effect, mid, start)
     except LedgerUnavailable as error:
@@ -69,9 +69,9 @@ def once_per_key(
             return result_of(task, first), first
     result = call()
     if tied := kept_with_end():
-        tied.add_to_success(KEEP, {"effect": effect}, words_of_keep(start.token, policy.idempotency_window))
+        tied.add_to_success(KEEP, {"effect": effect}, words_of_keep(start.token, options.idempotency_window))
     else:
-        _has_returned(ledger, task, effect, start.token, policy.idempotency_window)
+        _has_returned(ledger, task, effect, start.token, options.idempotency_window)
     return result, ""
 
 

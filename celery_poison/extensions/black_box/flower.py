@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from celery_poison.causes import Evidence
+from celery_poison.extensions.black_box.evidence import GrowthEvidence
+from celery_poison.flower.extension_parts import FlowerPart
 
 _WIDTH, _HEIGHT, _TOP = 600, 120, 18
 #: A limit so many times as high as the memory is not drawn: the line would lie at the bottom.
@@ -11,7 +13,8 @@ _FAR = 4
 
 def memory_curve(evidence: Evidence) -> str:
     """Return the picture; empty where no memory grew, or only a moment of it is known."""
-    points, seconds = evidence.grew_curve, evidence.grew_for_s
+    grew = evidence.of(GrowthEvidence)
+    points, seconds = grew.grew_curve, grew.grew_for_s
     if len(points) < 3 or not seconds or not (peak := max(points)):
         return ""
     limit = evidence.limit_kb or 0
@@ -33,3 +36,6 @@ def memory_curve(evidence: Evidence) -> str:
         f'<svg class="poison-picture" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
         f' aria-label="Memory: {words}" xmlns="http://www.w3.org/2000/svg">{told}</svg>'
     )
+
+
+PART = FlowerPart(pictures={"Memory until its death": memory_curve})
