@@ -34,8 +34,8 @@ def first(hooks: Iterable[Callable[[*Ts], T | None]], complain: Complain, *args:
     """Return the first answer that is not None; a hook that raises is complained of, and has none."""
     for hook in hooks:
         try:
-            if (found := hook(*args)) is not None:
-                return found
+            if (answer := hook(*args)) is not None:
+                return answer
         except Exception as error:
             complain(error)
     return None

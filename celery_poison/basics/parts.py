@@ -93,7 +93,7 @@ class Tie(Protocol):
     def keep(self) -> None:
         """Keep it, now that the body has returned; what is raised fails the task."""
 
-    def add_to_success(self, script: str, known: Mapping[str, str], words: Mapping[str, Any]) -> None:
+    def add_to_success(self, script: str, own_keys: Mapping[str, str], words: Mapping[str, Any]) -> None:
         """Run a script in the same step, with keys and arguments by their names."""
 
     def at_the_end(self, *, succeeded: bool) -> bytes:

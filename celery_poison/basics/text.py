@@ -40,10 +40,10 @@ def ordinal(number: int) -> str:
 
 def clean(text: object) -> str:
     """Return one line of printable text; control characters become visible escapes."""
-    told = str(text)
-    if told.isprintable():
-        return told
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in told)
+    line = str(text)
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def decoded(stored: bytes) -> str:
@@ -176,15 +176,15 @@ def apps_given() -> Iterator[str]:
         yield os.environ["APP"]
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """Return ``": did you mean X?"`` for the nearest valid name; empty if none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, list(names), n=1)
     return f": did you mean {near[0]}?" if near else ""
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
+def did_you_mean(name: str, names: Collection[str]) -> str:
     """Return the same, or the list of all names."""
-    return nearest(name, known) or f": valid names are {', '.join(sorted(known))}"
+    return nearest(name, names) or f": valid names are {', '.join(sorted(names))}"
 
 
 _SECRETS = re.compile(r"//[^;?]*@|\?[^;]*")

@@ -297,7 +297,7 @@ class _Taker(Producer):  # type: ignore[misc, unused-ignore]
 
 def _plain(properties: dict[str, Any]) -> dict[str, Any]:
     """Return the properties as data; a queue that answers are sent to is told by its name."""
-    told = {name: value for name, value in properties.items() if value is not None}
-    if "reply_to" in told:
-        told["reply_to"] = str(getattr(told["reply_to"], "name", told["reply_to"]))
-    return told
+    plain = {name: value for name, value in properties.items() if value is not None}
+    if "reply_to" in plain:
+        plain["reply_to"] = str(getattr(plain["reply_to"], "name", plain["reply_to"]))
+    return plain

@@ -65,7 +65,7 @@ def server_of(app: Celery, at: str = "") -> str:
     return ""
 
 
-def is_same_broker(app: Celery, found: Mapping[str, str]) -> bool:
+def is_same_broker(app: Celery, signed: Mapping[str, str]) -> bool:
     """Whether the broker that a ledger is signed with is that of ``app``, by another name.
 
     Raises:
@@ -75,7 +75,7 @@ def is_same_broker(app: Celery, found: Mapping[str, str]) -> bool:
     if not here:
         raise LedgerUnavailable(
             f"the broker at {identity_of(app)['address']} does not say what it is, and this ledger belongs to"
-            f" that at {found['address']}: whether they are one, is asked again"
+            f" that at {signed['address']}: whether they are one, is asked again"
         )
     # Restarted, a Redis calls itself otherwise: then the name that was signed leads to it, too.
-    return here == found["server"] or here in (server_of(app, at) for at in found["address"].split())
+    return here == signed["server"] or here in (server_of(app, at) for at in signed["address"].split())

@@ -62,8 +62,8 @@ class LazyGroup(DYMGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module, _, attribute = self.places.get(cmd_name, "").partition(":")
-        found: click.Command | None = getattr(import_module(module), attribute) if module else None
-        return found
+        loaded: click.Command | None = getattr(import_module(module), attribute) if module else None
+        return loaded
 
 
 class _Verbs(LazyGroup):

@@ -65,7 +65,7 @@ def answer(value: Any, *lines: object, hint: str = "") -> None:
 
 
 def answer_table(
-    found: Sequence[Any],
+    records: Sequence[Any],
     headings: Sequence[str],
     row: Callable[[Any], Sequence[object]],
     empty: str,
@@ -81,14 +81,14 @@ def answer_table(
         hint: what to type next; goes to stderr, too, below the table.
     """
     if wants_json():
-        print_json([each.as_dict() for each in found])
+        print_json([each.as_dict() for each in records])
         return
-    if not found:
+    if not records:
         say(empty, err=True)
         return
     if title:
         say(title, err=True)
-    print_table(headings, map(row, found), fit=fit)
+    print_table(headings, map(row, records), fit=fit)
     if hint:
         say(hint, err=True)
 

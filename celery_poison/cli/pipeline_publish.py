@@ -93,7 +93,7 @@ def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
         said += f": {options['note']}" if options.get("note") else ""
         lasts_ms = round(options["hours"] * 3_600_000)
         code, version = Proposals(ledger).publish(
-            text, effect, lasts_ms=lasts_ms, actor=who["actor"], said=said
+            text, effect, lasts_ms=lasts_ms, actor=who["actor"], journalled=said
         )
         told: dict[str, Any] = {"decided_before": len(found) - len(rules), "grounds": as_of}
         told["proposal"] = None if code is Code.DONE else _waiting(ledger)

@@ -133,22 +133,22 @@ def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> t
     )
 
 
-def _show_blocks(found: BlockList) -> None:
+def _show_blocks(blocks: BlockList) -> None:
     def row(rule: Rule) -> list[str]:
         until = when(rule.until) if rule.until else "until unblocked"
         why = f"{rule.actor}: {rule.note or '-'}" if rule.actor else f"{rule.convictions} convictions"
         return [rule.kind, rule.name, rule.task or "any", when(rule.since), until, why]
 
     if wants_json():
-        print_json(found.as_dict())
+        print_json(blocks.as_dict())
         return
     headings = ("KIND", "NAME", "TASK", "SINCE", "UNTIL", "WHY")
-    newest = found.rules[0] if found.rules else None
+    newest = blocks.rules[0] if blocks.rules else None
     undo = f"poison unblock --{newest.kind} {shlex.quote(newest.name)}" if newest else ""
-    title = f"{count_of(len(found.rules), 'rule')} in force, the newest first"
+    title = f"{count_of(len(blocks.rules), 'rule')} in force, the newest first"
     hint = f"next: {command(undo)}"
-    answer_table(found.rules, headings, row, "nothing is blocked", title=title, hint=hint)
-    for sentence in found.ignored:
+    answer_table(blocks.rules, headings, row, "nothing is blocked", title=title, hint=hint)
+    for sentence in blocks.ignored:
         say(sentence, err=True)
 
 

@@ -305,12 +305,12 @@ def _worker_row(
     )
 
 
-def _fleet_line(found: Sequence[WorkerRecord]) -> str:
+def _fleet_line(workers: Sequence[WorkerRecord]) -> str:
     """Return how many workers there are, and how many of them are silent or leaving."""
-    frozen = sum(worker.frozen_since is not None for worker in found)
-    silent = sum(not worker.alive for worker in found) - frozen
-    stopping = sum(worker.alive and worker.stopping for worker in found)
-    states = [f"{len(found) - frozen - silent - stopping} alive"]
+    frozen = sum(worker.frozen_since is not None for worker in workers)
+    silent = sum(not worker.alive for worker in workers) - frozen
+    stopping = sum(worker.alive and worker.stopping for worker in workers)
+    states = [f"{len(workers) - frozen - silent - stopping} alive"]
     others = ((stopping, "stopping"), (silent, "silent"), (frozen, "frozen"))
     states += [f"{number} {how}" for number, how in others if number]
-    return f"{count_of(len(found), 'worker')}: {', '.join(states)}"
+    return f"{count_of(len(workers), 'worker')}: {', '.join(states)}"

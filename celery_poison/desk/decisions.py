@@ -205,7 +205,7 @@ class Decisions:
         journalled = with_note(f"{typed} ({count_of(messages, 'message')})", request.note)
         whose = {"person": person, "actor": request.actor, "act": typed}
         wish = {**whose, "messages": messages, "note": request.note}
-        agreed, first, now = self.store.ledger.decisions.ask(act, wish, said=journalled, keep=ASKED_FOR)
+        agreed, first, now = self.store.ledger.decisions.ask(act, wish, journalled=journalled, keep=ASKED_FOR)
         if agreed:
             return ids
         raise SecondPersonNeeded(

@@ -171,11 +171,11 @@ class Finder:
             groups = grouped(self.records(where), by)
         return groups[: limit or None], len(groups)
 
-    def _with_failures(self, where: Filter, found: list[Group]) -> list[Group]:
+    def _with_failures(self, where: Filter, groups: list[Group]) -> list[Group]:
         """Return the same groups by task and cause, but of what was kept for what it raised those by that."""
-        rest = [group for group in found if group.cause != causes.FAILURE]
-        if len(rest) == len(found):
-            return found
+        rest = [group for group in groups if group.cause != causes.FAILURE]
+        if len(rest) == len(groups):
+            return groups
         failures = Filter((*where.conditions, Condition("cause", "=", causes.FAILURE)))
         if any(c.field == "queue" for c in where.conditions):
             return ranked([*rest, *grouped(self.records(failures), By.CAUSE)])

@@ -150,7 +150,7 @@ class Rules:
         """
         self._store.check_owner()
         journalled = with_note(f"{kind} {name}", note)
-        return self._ledger.rules.unblock(kind, name, actor=actor or default_actor(), said=journalled)
+        return self._ledger.rules.unblock(kind, name, actor=actor or default_actor(), journalled=journalled)
 
     def _block(
         self, kind: RuleKind, name: str, task: str, seconds: float | None, actor: str, note: str
@@ -161,7 +161,7 @@ class Rules:
         actor, lasts_ms = actor or default_actor(), max(1, round(seconds * 1000)) if seconds else 0
         journalled = with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
         self._ledger.rules.block(
-            kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=journalled
+            kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, journalled=journalled
         )
         now = self._queries.now_ms() / 1000
         until = now + seconds if seconds else None
@@ -293,9 +293,9 @@ def shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def with_note(said: str, note: str) -> str:
+def with_note(deed: str, note: str) -> str:
     """Return the note of the journal: what was done, and the person's note."""
-    return f"{said}: {note}" if note else said
+    return f"{deed}: {note}" if note else deed
 
 
 def _task_policy(name: str, task: PoisonTask | None, overrides: Overrides, settings: Settings) -> TaskPolicy:

@@ -43,14 +43,14 @@ class Suspects:
         self._queries = ledger.read
 
     def ask_for(
-        self, ids: Sequence[str], found: Iterable[MessageRecord | PoisonError], reason: str
+        self, ids: Sequence[str], records: Iterable[MessageRecord | PoisonError], reason: str
     ) -> dict[str, MessageRecord]:
         """Ask for several at once, so that each need not be waited for by itself; return the suspects by id.
 
         Args:
-            found: what was found by each of ``ids``.
+            records: what was found by each of ``ids``.
         """
-        pairs = zip(ids, found, strict=True)
+        pairs = zip(ids, records, strict=True)
         asked = {id: each for id, each in pairs if isinstance(each, MessageRecord) and _is_suspect(each)}
         want(self._ledger, [record.id for record in asked.values()], reason)
         return asked

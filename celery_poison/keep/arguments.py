@@ -119,17 +119,17 @@ def _said_instead(headers: Mapping[str, Any], body: Any) -> str:
     return " ".join(str(text) for text in said if text not in (None, "()", "[]", "{}"))
 
 
-def shown_of_copy(said: Any, old: Any, new: Any) -> Any:
+def shown_of_copy(shown: Any, old: Any, new: Any) -> Any:
     """Return ``argsrepr`` or ``kwargsrepr`` of a changed copy: hidden where the producer hid the original's.
 
     Args:
-        said: the original's; None where it has none.
+        shown: the original's; None where it has none.
         old, new: the arguments of the original and of its copy.
     """
-    if said is None or repr(old) == repr(new):
-        return said
+    if shown is None or repr(old) == repr(new):
+        return shown
     honest = {_bracketed(saferepr(old)), _bracketed(saferepr(old, _SENT))}
-    return saferepr(new, _SENT) if _bracketed(str(said)) in honest else HIDDEN
+    return saferepr(new, _SENT) if _bracketed(str(shown)) in honest else HIDDEN
 
 
 def _bracketed(text: str) -> str:

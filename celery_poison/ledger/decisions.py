@@ -92,7 +92,7 @@ class DecisionTransitions(LedgerPart):
         """
         plan = ": ".join(filter(None, (f"in {after:g} s, {times} times at most" if times else "", note)))
         words: dict[str, Any] = {"mid": mid, "times": times, "pause_ms": round(after * 1000)}
-        words |= {"patience_ms": DECISION_PATIENCE_MS, "actor": actor, "note": note, "said": plan}
+        words |= {"patience_ms": DECISION_PATIENCE_MS, "actor": actor, "note": note, "journalled": plan}
         return self._scripts.call("schedule", **words)[0] is Code.OK
 
     def postpone(self, mid: str, seconds: float) -> None:
@@ -241,21 +241,21 @@ class DecisionTransitions(LedgerPart):
         self._scripts.call("purge", mid=mid, actor=actor, note=note, number=number)
 
     def ask(
-        self, whole: str, wish: Mapping[str, object], *, said: str, keep: float
+        self, whole: str, wish: Mapping[str, object], *, journalled: str, keep: float
     ) -> tuple[bool, Wish, float]:
         """Ask for an act that needs two persons.
 
         Args:
             whole: the act in full; a second person agrees by asking for exactly the same.
             wish: ``actor``, ``act``, ``messages``, ``note`` and ``person``.
-            said: the journal's note.
+            journalled: the journal's note.
             keep: seconds for which it waits for a second person.
 
         Returns whether it may be done now, what was asked for first, and now, in seconds of Redis' clock.
         """
         act, keep_ms = sha256(whole.encode()).hexdigest(), int(keep * 1000)
         code, first, now = self._scripts.call(
-            "ask", act=act, wish=json.dumps(wish), said=said, keep_ms=keep_ms
+            "ask", act=act, wish=json.dumps(wish), journalled=journalled, keep_ms=keep_ms
         )
         return code is Code.OK, Wish.decode(first), now / 1000
 
@@ -307,26 +307,26 @@ class PolicyTransitions(LedgerPart):
         return int(version)
 
     def block(
-        self, kind: RuleKind, name: str, *, task: str, lasts_ms: int, actor: str, note: str, said: str
+        self, kind: RuleKind, name: str, *, task: str, lasts_ms: int, actor: str, note: str, journalled: str
     ) -> int:
         """Send messages of a task, or of a fingerprint, to quarantine on arrival; return the version.
 
         Args:
             task: whose messages can match; empty: those of any task.
             lasts_ms: 0 for until a person unblocks it.
-            said: the journal's note.
+            journalled: the journal's note.
         """
         words: dict[str, Any] = {"kind": kind, "name": name, "task": task, "lasts_ms": lasts_ms}
-        return int(self._scripts.call("block", **words, actor=actor, note=note, said=said)[1])
+        return int(self._scripts.call("block", **words, actor=actor, note=note, journalled=journalled)[1])
 
-    def unblock(self, kind: RuleKind, name: str, *, actor: str, said: str) -> int:
+    def unblock(self, kind: RuleKind, name: str, *, actor: str, journalled: str) -> int:
         """Take a rule off the block list, with the convictions that led to it; return the version.
 
         Raises:
             MessageNotFound: it is not blocked.
         """
         keys = {"convictions": self._scripts.keys.convictions(name)}
-        reply = self._scripts.call("unblock", keys, kind=kind, name=name, actor=actor, said=said)
+        reply = self._scripts.call("unblock", keys, kind=kind, name=name, actor=actor, journalled=journalled)
         if reply[0] is Code.DONE:
             raise MessageNotFound(f"{kind} {name} is not blocked")
         return int(reply[1])

@@ -71,14 +71,14 @@ class Script:
         self.keys = self._declared(text, "KEYS")
         self.arguments = self._declared(text, "ARGV")
 
-    def keys_of(self, known: Mapping[str, str]) -> list[str]:
+    def keys_of(self, by_name: Mapping[str, str]) -> list[str]:
         """Return its keys, in their order."""
-        return [known[word] for word in self.keys]
+        return [by_name[word] for word in self.keys]
 
-    def values_of(self, known: Mapping[str, Any], rest: Sequence[Any] | None = None) -> list[Any]:
+    def values_of(self, by_name: Mapping[str, Any], rest: Sequence[Any] | None = None) -> list[Any]:
         """Return its arguments, in their order; ``rest`` is a list that stands for the last one."""
         fixed = self.arguments if rest is None else self.arguments[:-1]
-        return [*(_named(word, known[word]) for word in fixed), *([] if rest is None else rest or [""])]
+        return [*(_named(word, by_name[word]) for word in fixed), *([] if rest is None else rest or [""])]
 
     def _declared(self, text: str, kind: str) -> list[str]:
         rows = [(int(n), word) for k, n, word in _HEADER.findall(text) if k == kind]
@@ -276,7 +276,7 @@ class LedgerPart:
 
 
 #: What people and programs say, and how many characters of it are kept.
-_SAID, LONGEST = frozenset({"note", "reason", "actor", "said"}), 2000
+_SAID, LONGEST = frozenset({"note", "reason", "actor", "journalled"}), 2000
 
 
 def _named(name: str, value: Any) -> Any:

@@ -56,41 +56,41 @@ def enroll(
     return bytes(raw[b"secret"])
 
 
-def sign_broker(client: redis.Redis, keys: Keys, **known: str) -> None:
+def sign_broker(client: redis.Redis, keys: Keys, **names: str) -> None:
     """Write down where the broker of this ledger is (``address``), or what it calls itself (``server``).
 
     Raises:
         LedgerUnavailable: Redis is away or refuses the write.
     """
-    if known := {name: value for name, value in known.items() if value}:
+    if names := {name: value for name, value in names.items() if value}:
         with clear_errors("signing the ledger"):
-            client.hset(keys.meta, items=[word for pair in known.items() for word in pair])
+            client.hset(keys.meta, items=[word for pair in names.items() for word in pair])
 
 
 def refuse_unless_owned(
-    found: Mapping[str, str], mine: Mapping[str, str], is_same: Callable[[Mapping[str, str]], bool]
+    signed: Mapping[str, str], mine: Mapping[str, str], is_same: Callable[[Mapping[str, str]], bool]
 ) -> None:
     """Compare how a ledger is signed with how this app signs it.
 
     Raises:
         SchemaMismatch: it belongs to another schema, app or broker.
     """
-    schema = found.get("schema", "")
+    schema = signed.get("schema", "")
     if schema not in map(str, ACCEPTED):
         raise SchemaMismatch(
             f"the ledger has schema {schema[:40]!r}, this version reads {SCHEMA}:"
             " upgrade the older workers, or set another poison_namespace"
         )
     for name in ("app", "broker"):
-        if found.get(name) != mine[name]:
+        if signed.get(name) != mine[name]:
             raise SchemaMismatch(
-                f"this ledger belongs to {name} {found.get(name)!r}, not to {mine[name]!r}: its messages"
+                f"this ledger belongs to {name} {signed.get(name)!r}, not to {mine[name]!r}: its messages"
                 " would go to the wrong place. Choose the right app with -A, or its poison_namespace:"
                 " every app has its own"
             )
-    known, here = found.get("address", "").split(), mine.get("address", "").split()
+    known, here = signed.get("address", "").split(), mine.get("address", "").split()
     # Another name may lead to the same server; what it calls itself is known once a worker was connected.
-    if known and here and not {*known} & {*here} and found.get("server") and not is_same(found):
+    if known and here and not {*known} & {*here} and signed.get("server") and not is_same(signed):
         raise SchemaMismatch(
             f"this ledger belongs to the broker at {' '.join(known)}, not to that at {' '.join(here)}:"
             " its messages would go to the wrong place. Give this one its own poison_namespace; or, if the"

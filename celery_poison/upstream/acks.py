@@ -42,8 +42,8 @@ def own_acks_of(task: Any) -> tuple[bool | None, bool | None]:
     if not isinstance(task, GuardedTask):
         return task.acks_late, task.reject_on_worker_lost
     if "own_acks" in vars(kind):
-        found: tuple[bool | None, bool | None] = kind.own_acks
-        return found
+        own: tuple[bool | None, bool | None] = kind.own_acks
+        return own
     return vars(kind).get("acks_late"), vars(kind).get("reject_on_worker_lost")
 
 
@@ -66,7 +66,7 @@ def own_acks(app: Celery, task: Any) -> tuple[bool, bool]:
 
 def acknowledging(task: Any, *, late: bool, reject_on_worker_lost: bool) -> Any:
     """Return a copy of a task that acknowledges in this way; ``copy.copy`` returns the registered one."""
-    found = object.__new__(type(task))
-    vars(found).update(vars(task))
-    found.acks_late, found.reject_on_worker_lost = late, reject_on_worker_lost
-    return found
+    twin = object.__new__(type(task))
+    vars(twin).update(vars(task))
+    twin.acks_late, twin.reject_on_worker_lost = late, reject_on_worker_lost
+    return twin

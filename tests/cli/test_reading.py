@@ -371,7 +371,7 @@ def test_NEW_7_status_says_that_a_proposal_of_the_pipeline_waits(console: Consol
     assert console.json("status")["proposal"] is None and "of the pipeline" not in console.out("status")
     rule = ProposedRule(fingerprint=f"{7:016x}", task="t", note="why", caught=4)
     text, effect = sheet([rule], {"max_crashes": 1}, ["because"])
-    _, version = Proposals(keeper.ledger).publish(text, effect, lasts_ms=60_000, actor="cron", said="")
+    _, version = Proposals(keeper.ledger).publish(text, effect, lasts_ms=60_000, actor="cron", journalled="")
     seen = console.json("status")["proposal"]
     assert (seen["version"], seen["rules"], seen["caught"], seen["policy"]) == (
         version,

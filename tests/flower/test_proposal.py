@@ -32,7 +32,9 @@ def propose(fleet: Fleet, *numbers: int, policy: int = 0, hours: float = 1) -> i
     ]
     text, effect = sheet(rules, {"max_crashes": policy} if policy else {}, [f"because {HOSTILE}"])
     lasts_ms = round(hours * 3_600_000)
-    return Proposals(ledger).publish(text, effect, lasts_ms=lasts_ms, actor="cron@host", said="rules")[1]
+    return Proposals(ledger).publish(text, effect, lasts_ms=lasts_ms, actor="cron@host", journalled="rules")[
+        1
+    ]
 
 
 def in_force(fleet: Fleet) -> dict[str, str]:

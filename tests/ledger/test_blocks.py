@@ -46,7 +46,7 @@ def _told(ledger: Ledger) -> list[tuple[str, ...]]:
 
 
 def _block(ledger: Ledger, kind: RuleKind, name: str, lasts_ms: int = 0) -> int:
-    told = {"task": "shop.convert", "actor": "ann", "note": "why", "said": f"{kind} {name}: why"}
+    told = {"task": "shop.convert", "actor": "ann", "note": "why", "journalled": f"{kind} {name}: why"}
     return ledger.rules.block(kind, name, lasts_ms=lasts_ms, **told)
 
 
@@ -98,10 +98,10 @@ def test_NEW_3_what_a_person_blocks_stays_until_unblocked_or_over(ledger: Ledger
     task, fingerprint = sorted(_rules(ledger), key=lambda rule: rule.kind, reverse=True)
     assert (task.until, task.actor, task.note) == (None, "ann", "why")
     assert fingerprint.until == pytest.approx(fingerprint.since + 60)
-    third = ledger.rules.unblock(RuleKind.TASK, "shop.convert", actor="bob", said="task shop.convert")
+    third = ledger.rules.unblock(RuleKind.TASK, "shop.convert", actor="bob", journalled="task shop.convert")
     assert third > second and _rules(ledger) == [fingerprint]
     with pytest.raises(MessageNotFound, match=r"task shop\.convert is not blocked"):
-        ledger.rules.unblock(RuleKind.TASK, "shop.convert", actor="bob", said="again")
+        ledger.rules.unblock(RuleKind.TASK, "shop.convert", actor="bob", journalled="again")
     assert policies.version(ledger, ledger.keys.blocks) == third
     assert _told(ledger) == [
         ("blocked", "shop.convert", "ann", "task shop.convert: why"),
@@ -115,17 +115,17 @@ def test_NEW_3_what_is_over_is_no_rule_and_goes_with_the_next_change(ledger: Led
     ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
     ledger.client.hset(ledger.keys.blocks, "task:garbage", "{")
     with pytest.raises(MessageNotFound):
-        ledger.rules.unblock(RuleKind.FINGERPRINT, FP, actor="ann", said="")
+        ledger.rules.unblock(RuleKind.FINGERPRINT, FP, actor="ann", journalled="")
     ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
     _convict(ledger, "m1", 1)
     (rule,) = read_rules(*policies.read(ledger, ledger.keys.blocks)[1:])[0].values()
     assert rule.convictions == 1, "blocked anew"
-    assert ledger.rules.unblock(RuleKind.TASK, "garbage", actor="ann", said="")
+    assert ledger.rules.unblock(RuleKind.TASK, "garbage", actor="ann", journalled="")
 
 
 def test_NEW_3_unblocking_forgets_the_convictions(ledger: Ledger) -> None:
     _convict(ledger, "m1", 1)
-    ledger.rules.unblock(RuleKind.FINGERPRINT, FP, actor="ann", said="")
+    ledger.rules.unblock(RuleKind.FINGERPRINT, FP, actor="ann", journalled="")
     assert _convictions(ledger) == 0
     _convict(ledger, "m2", 2)
     assert not _rules(ledger)

@@ -29,11 +29,11 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
 
 
 def _pause(ledger: Ledger, scope: Scope, name: str, note: str = "why") -> int:
-    return HoldPauses(ledger).pause(scope, name, actor="ann", note=note, said=f"{scope} {name}: {note}")
+    return HoldPauses(ledger).pause(scope, name, actor="ann", note=note, journalled=f"{scope} {name}: {note}")
 
 
 def _resume(ledger: Ledger, scope: Scope, name: str) -> int:
-    return HoldPauses(ledger).resume(scope, name, actor="bob", said=f"{scope} {name}")
+    return HoldPauses(ledger).resume(scope, name, actor="bob", journalled=f"{scope} {name}")
 
 
 def test_a_pause_and_its_end_are_one_step_each_and_journalled_with_who_and_why(ledger: Ledger) -> None:

@@ -31,7 +31,7 @@ def _publish(
     ledger: Ledger, rules: Any = RULES, policy: Any = None, lasts_ms: int = HOUR
 ) -> tuple[Code, int]:
     text, effect = sheet(rules, policy or {}, ["because"])
-    return Proposals(ledger).publish(text, effect, lasts_ms=lasts_ms, actor="cron", said="so much")
+    return Proposals(ledger).publish(text, effect, lasts_ms=lasts_ms, actor="cron", journalled="so much")
 
 
 def _waiting(ledger: Ledger) -> Proposal | None:
@@ -158,7 +158,7 @@ def test_what_a_person_said_no_to_is_remembered(ledger: Ledger) -> None:
 
 
 def test_a_persons_rule_and_policy_are_neither_replaced_nor_taken_back(ledger: Ledger) -> None:
-    told = {"task": "shop.pdf", "actor": "eva", "note": "mine", "said": "mine"}
+    told = {"task": "shop.pdf", "actor": "eva", "note": "mine", "journalled": "mine"}
     ledger.rules.block(RuleKind.FINGERPRINT, RULES[0].fingerprint, lasts_ms=0, **told)
     _, version = _publish(ledger, policy=POLICY)
     assert Proposals(ledger).apply(version, actor="cron") == (2, 2)

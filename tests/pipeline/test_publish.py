@@ -159,7 +159,7 @@ def test_who_has_no_spark_reads_and_applies_all_the_same(
     with open_redis(redis_url) as client:
         ledger = Ledger(client, Keys())
         text, effect = sheet(proposals([_row(7)], []), {"max_crashes": 1}, ["why"])
-        _, version = Proposals(ledger).publish(text, effect, lasts_ms=3_600_000, actor="cron", said="")
+        _, version = Proposals(ledger).publish(text, effect, lasts_ms=3_600_000, actor="cron", journalled="")
 
     def run(*words: str, status: int = 0) -> str:
         ran = CliRunner().invoke(main, ["pipeline", "publish", "--redis", redis_url, *words])

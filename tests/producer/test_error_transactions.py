@@ -26,7 +26,7 @@ def shop(shop: Shop) -> Shop:
     shop.app.conf.task_routes = {"shop.alarm": "alarms"}
     shop.hear(partial(for_failed_send, shop.app))
     shop.ledger.rules.block(
-        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", journalled=""
     )
     return shop
 
@@ -73,7 +73,7 @@ def test_TP1_3_an_error_transaction_that_cannot_be_sent_starts_none(new_shop: Ca
     shop = new_shop(poison_on_send_failed="shop.pack")
     shop.hear(partial(for_failed_send, shop.app))
     shop.ledger.rules.block(
-        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", journalled=""
     )
     shop.task("pack").delay(7)
     shop.relay()
@@ -86,7 +86,7 @@ def test_TP1_3_without_on_send_failed_nothing_is_started(new_shop: Callable[...,
     shop = new_shop()
     shop.hear(partial(for_failed_send, shop.app))
     shop.ledger.rules.block(
-        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", journalled=""
     )
     shop.task("pack").delay(7)
     shop.relay()

@@ -82,7 +82,7 @@ def test_TP1_6_row_7_messages_of_a_blocked_task_wait_by_themselves_and_the_other
 ) -> None:
     shop.plugin.override({"poison_outbox_auto_block": blocks})
     shop.ledger.rules.block(
-        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", journalled=""
     )
     for order in (1, 2):
         shop.task("pack").delay(order)
@@ -97,7 +97,7 @@ def test_TP1_6_row_7_messages_of_a_blocked_task_wait_by_themselves_and_the_other
     shop.task("pack").delay(3)
     shop.relay()
     assert shop.queued() == [], "during the wait nothing of it is sent"
-    shop.ledger.rules.unblock(RuleKind.TASK, "shop.pack", actor="a", said="")
+    shop.ledger.rules.unblock(RuleKind.TASK, "shop.pack", actor="a", journalled="")
     if blocks:
         OutboxDesk(shop.plugin).unblock("celery", "shop.pack", actor="a")
     shop.relay()
@@ -174,7 +174,7 @@ def test_TP1_7_row_10_what_cannot_be_read_blocks_no_other_task(shop: Shop) -> No
 @MORE_BROKERS
 def test_TP1_5_of_tied_messages_the_others_go_on_and_the_failed_one_is_kept(shop: Shop) -> None:
     shop.ledger.rules.block(
-        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said=""
+        RuleKind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", journalled=""
     )
     with tied(shop):
         shop.charge(1)
@@ -184,7 +184,7 @@ def test_TP1_5_of_tied_messages_the_others_go_on_and_the_failed_one_is_kept(shop
     assert shop.queued() == [1, 3]
     assert shop.failed() == [2]
     assert [each.cause for each in shop.reports] == [Cause.TASK_BLOCKED]
-    shop.ledger.rules.unblock(RuleKind.TASK, "shop.pack", actor="a", said="")
+    shop.ledger.rules.unblock(RuleKind.TASK, "shop.pack", actor="a", journalled="")
     OutboxDesk(shop.plugin).retry(shop.reports[0].outbox_seq, actor="ann")
     shop.relay()
     assert (shop.queued(), shop.failed()) == ([2], [])

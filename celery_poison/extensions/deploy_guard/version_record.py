@@ -89,15 +89,15 @@ class VersionRecord:
             code_version=version,
             cause=cause,
             note=note,
-            said=f"{version} kills {task} ({note})",
+            journalled=f"{version} kills {task} ({note})",
         )
         return code is Code.OK
 
-    def lift(self, task: str, said: str) -> bool:
+    def lift(self, task: str, journalled: str) -> bool:
         """End the pause, and let the first runs begin anew; False if a person was faster.
 
         Args:
-            said: the journal's note.
+            journalled: the journal's note.
         """
         code, *_ = self._ledger.scripts.call(
             f"{__package__}:lift",
@@ -105,6 +105,6 @@ class VersionRecord:
             field=field_of(Scope.VERSION, task, self.version),
             task=task,
             code_version=self.version,
-            said=said,
+            journalled=journalled,
         )
         return code is Code.OK

@@ -55,10 +55,10 @@ class ErrorTransactionsExtension(Extension):
         """Return the error transactions of a ledger."""
         from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
 
-        found = self._by_ledger.get(ledger)
-        if found is None:
-            found = self._by_ledger[ledger] = ErrorTransactions(self.host.app, ledger)
-        return found
+        own = self._by_ledger.get(ledger)
+        if own is None:
+            own = self._by_ledger[ledger] = ErrorTransactions(self.host.app, ledger)
+        return own
 
     def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
         return [Round("poison-errors", PAUSE, lambda fence: self.on(ledger).pay_late())]

@@ -68,7 +68,9 @@ class HoldDesk:
             pauses = [pause for pause in pauses if pause.worker == worker]
         for pause in pauses:
             if pause.scope is Scope.QUEUE:
-                self._pauses.resume(Scope.QUEUE, queue, actor=actor, said=with_note(f"queue {queue}", note))
+                self._pauses.resume(
+                    Scope.QUEUE, queue, actor=actor, journalled=with_note(f"queue {queue}", note)
+                )
             else:
                 self._pauses.end_suspension(pause.worker, queue, worker=pause.worker, actor=actor, note=note)
         if not pauses:
@@ -86,7 +88,7 @@ class HoldDesk:
         pauses = [pause for pause in self.pauses() if pause.name == task and pause.scope in of_tasks]
         for pause in pauses:
             said = with_note(f"task {task}" + (f" for {pause.version}" if pause.version else ""), note)
-            who = {"actor": actor or default_actor(), "said": said}
+            who = {"actor": actor or default_actor(), "journalled": said}
             self._pauses.resume(pause.scope, task, **who, code_version=pause.version)
         if not pauses:
             raise MessageNotFound(f"task {task} is not paused")
@@ -97,7 +99,7 @@ class HoldDesk:
             raise ConfigurationError(f"name the {scope}")
         self._store.check_owner()
         actor, said = actor or default_actor(), with_note(f"{scope} {name}", note)
-        self._pauses.pause(scope, name, actor=actor, note=note, said=said)
+        self._pauses.pause(scope, name, actor=actor, note=note, journalled=said)
         now = self._store.queries.now_ms() / 1000
         return Pause(scope=scope, name=name, since=now, actor=actor, note=note)
 
@@ -118,14 +120,18 @@ def begin_with_blockade(ledger: Ledger, queue: str, actor: str, note: str) -> No
     """Pause a queue to which nothing is sent any more; a pause that it has stays."""
     if _pause_of(ledger, queue) is None:
         why = f"{_CONSUMING_TOO}: {note}" if note else _CONSUMING_TOO
-        HoldPauses(ledger).pause(Scope.QUEUE, queue, actor=actor, note=why, said=f"queue {queue}: {why}")
+        HoldPauses(ledger).pause(
+            Scope.QUEUE, queue, actor=actor, note=why, journalled=f"queue {queue}: {why}"
+        )
 
 
 def end_with_blockade(ledger: Ledger, queue: str, actor: str) -> None:
     """End the pause that came with a blockade, and no other."""
     pause = _pause_of(ledger, queue)
     if pause is not None and pause.note.startswith(_CONSUMING_TOO):
-        HoldPauses(ledger).resume(Scope.QUEUE, queue, actor=actor, said=f"queue {queue}: it is unblocked")
+        HoldPauses(ledger).resume(
+            Scope.QUEUE, queue, actor=actor, journalled=f"queue {queue}: it is unblocked"
+        )
 
 
 def _pause_of(ledger: Ledger, queue: str) -> Pause | None:

@@ -170,17 +170,19 @@ class HoldPauses:
     def _call(self, script: str, /, **words: Any) -> list[Any]:
         return self._ledger.scripts.call(f"{__package__}:{script}", **words)
 
-    def pause(self, scope: Scope, name: str, *, actor: str, note: str, said: str) -> int:
+    def pause(self, scope: Scope, name: str, *, actor: str, note: str, journalled: str) -> int:
         """Keep the messages of a queue, or of a task, in place; return the version.
 
         What is paused already is paused by the new actor from now on.
 
         Args:
-            said: the journal's note.
+            journalled: the journal's note.
         """
-        return int(self._call("pause", scope=scope, name=name, actor=actor, note=note, said=said)[1])
+        return int(
+            self._call("pause", scope=scope, name=name, actor=actor, note=note, journalled=journalled)[1]
+        )
 
-    def resume(self, scope: Scope, name: str, *, actor: str, said: str, code_version: str = "") -> int:
+    def resume(self, scope: Scope, name: str, *, actor: str, journalled: str, code_version: str = "") -> int:
         """Let them go on; return the version.
 
         Args:
@@ -189,7 +191,7 @@ class HoldPauses:
         Raises:
             MessageNotFound: it is not paused.
         """
-        words = {"scope": scope, "name": name, "actor": actor, "said": said}
+        words = {"scope": scope, "name": name, "actor": actor, "journalled": journalled}
         code, *rest = self._call(
             "resume", **words, field=field_of(scope, name, code_version), code_version=code_version
         )

@@ -146,10 +146,10 @@ class Wording:
         """Tell nothing, to see whether that arrives."""
         return self._made("test", "this is a test of poison_notify", "poison status")
 
-    def _made(self, kind: str, said: str, words: str, **fields: Any) -> Notification:
+    def _made(self, kind: str, sentence: str, words: str, **fields: Any) -> Notification:
         typed = command(words)
         # A name may be any text: as markup it could call everybody, or hide where a link leads.
-        text = clean(f"{self._app}: {said.translate(_MARKUP).replace('://', ': //')}.")
+        text = clean(f"{self._app}: {sentence.translate(_MARKUP).replace('://', ': //')}.")
         text += f" {typed}" if typed == typed.translate(_MARKUP) else ""
         return Notification(
             kind=kind, text=text, app=self._app, namespace=self._namespace, command=typed, **fields

@@ -70,12 +70,12 @@ class Receiver:
         if status:
             raise NotDelivered(output.decode("utf-8", "replace").strip() or f"exit status {status}")
 
-    def _run(self, words: Sequence[str], told: bytes) -> tuple[int, bytes]:
+    def _run(self, words: Sequence[str], payload: bytes) -> tuple[int, bytes]:
         from celery_poison.basics.forking import no_fork  # not at the top: a receiver's process does without
 
         # No pipes: a pool process that is forked meanwhile would hold their ends open.
         with _file() as stdin, _file() as output:
-            stdin.write(told)
+            stdin.write(payload)
             stdin.seek(0)
             # This file says one line; what another receiver says goes where its worker's words go.
             stderr = output if self._is_url else None

@@ -80,10 +80,10 @@ class OutboxDesk:
             MessageNotFound: it is not in the outbox: it was sent, or dropped.
         """
         everything = (each for failed in (False, True) for each in self.messages(failed=failed))
-        found = next((each for each in everything if each.seq == seq), None)
-        if found is None:
+        match = next((each for each in everything if each.seq == seq), None)
+        if match is None:
             raise MessageNotFound(f"no message {seq} in the outbox: it was sent, or dropped")
-        return found
+        return match
 
     def retry(self, seq: int, *, actor: str, note: str = "") -> None:
         """Send a failed message again, at the end of its destination; or what waits with this one, at once.

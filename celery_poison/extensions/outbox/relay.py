@@ -232,7 +232,7 @@ class Rounds:
         Raises:
             NotSent: that is the first one already.
         """
-        found: list[tuple[int, int, Outgoing]] = []
+        readable: list[tuple[int, int, Outgoing]] = []
         for seq, note, packed in taken:
             try:
                 message = unpack(packed)
@@ -240,13 +240,13 @@ class Rounds:
                 refusal = NotSent(Cause.BAD_MESSAGE, f"not to be read: {error}", reached=False)
             else:
                 if message.task not in self._blocked:
-                    found.append((seq, note, message))
+                    readable.append((seq, note, message))
                     continue
                 refusal = NotSent(Cause.TASK_BLOCKED, f"task {message.task} is blocked", reached=False)
-            if not found:
+            if not readable:
                 raise refusal
             break
-        return found
+        return readable
 
     # --- what could not be sent --------------------------------------------------------------------
 

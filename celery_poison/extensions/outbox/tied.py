@@ -96,9 +96,9 @@ class Tied:
             words = {"mid": self.ticket.mid, "token": self.start.token, "lanes": self.ledger.keys.lane("")}
             self._commands = self.recorder.script_with_end(SEND, known, words)
 
-    def add_to_success(self, script: str, known: Mapping[str, str], words: Mapping[str, Any]) -> None:
+    def add_to_success(self, script: str, own_keys: Mapping[str, str], words: Mapping[str, Any]) -> None:
         """Run a script in the same step, with keys and arguments by their names."""
-        self._commands += self.recorder.script_with_end(script, known, words)
+        self._commands += self.recorder.script_with_end(script, own_keys, words)
 
     def at_the_end(self, *, succeeded: bool) -> bytes:
         """Return the commands that belong to the end of the run."""

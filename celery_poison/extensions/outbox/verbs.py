@@ -116,12 +116,12 @@ def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int) -
     answer_table(messages, headings, _row, "nothing", title=title, hint=hint)
 
 
-def _row(found: OutboxMessage) -> list[object]:
-    message = found.message
+def _row(row: OutboxMessage) -> list[object]:
+    message = row.message
     if message is None:
-        return [found.seq, "not to be read", "-", found.lane.queue if found.lane else "-", "-", "-"]
+        return [row.seq, "not to be read", "-", row.lane.queue if row.lane else "-", "-", "-"]
     age = span(max(0.0, time.time() - message.at))
-    return [found.seq, short(message.id), message.task, message.queue, age, len(message.body)]
+    return [row.seq, short(message.id), message.task, message.queue, age, len(message.body)]
 
 
 @verb(click.argument("number", type=click.IntRange(1)), json_option, name="show", group=outbox)

@@ -86,9 +86,9 @@ class Proposal(Record):
             return None
 
 
-def _rule(told: Mapping[str, Any]) -> ProposedRule:
-    numbers = {name: int(told.get(name) or 0) for name in ("deaths", "messages", "caught", "innocents")}
-    words = {name: str(told[name]) for name in ("fingerprint", "task", "note")}
+def _rule(fields: Mapping[str, Any]) -> ProposedRule:
+    numbers = {name: int(fields.get(name) or 0) for name in ("deaths", "messages", "caught", "innocents")}
+    words = {name: str(fields[name]) for name in ("fingerprint", "task", "note")}
     values: dict[str, Any] = {**words, **numbers}
     return ProposedRule(**values)
 

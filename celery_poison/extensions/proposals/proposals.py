@@ -62,20 +62,27 @@ class Proposals:
         except (ValueError, TypeError, RecursionError):
             return set()
 
-    def publish(self, sheet: str, effect: str, *, lasts_ms: int, actor: str, said: str) -> tuple[Code, int]:
+    def publish(
+        self, sheet: str, effect: str, *, lasts_ms: int, actor: str, journalled: str
+    ) -> tuple[Code, int]:
         """Let a sheet of the pipeline wait for a person, in place of the one that waits.
 
         Args:
             sheet: JSON object, as docs/keys.md says.
             effect: the same for sheets that would do the same; empty where there is nothing to propose.
             lasts_ms: how long the proposal holds, and each of its rules once it is applied.
-            said: the journal's note.
+            journalled: the journal's note.
 
         Returns:
             OK and the version; KEPT and the version that waits already and would do the same; DONE and 0
             when nothing is proposed.
         """
-        words: dict[str, Any] = {"sheet": sheet, "effect": effect, "lasts_ms": lasts_ms, "said": said}
+        words: dict[str, Any] = {
+            "sheet": sheet,
+            "effect": effect,
+            "lasts_ms": lasts_ms,
+            "journalled": journalled,
+        }
         code, version = self._ledger.scripts.call(f"{__package__}:publish", **words, actor=actor)
         return code, int(version or 0)
 

@@ -4,7 +4,7 @@
 -- ARGV[1] maxlen
 -- ARGV[2] act      hash of what is asked for
 -- ARGV[3] wish     JSON object: person (the same one on every surface), actor, act, messages, note
--- ARGV[4] said     what is journalled as the note
+-- ARGV[4] journalled     the note of the journal
 -- ARGV[5] keep_ms  for which the first one's wish stands
 -- RETURNS OK, the first one's wish, now (ms) | KEPT, the same: it waits for a second one
 -- JOURNALS act_asked_for | act_agreed_to

@@ -8,7 +8,7 @@
 -- ARGV[5] lasts_ms 0: until a person unblocks it
 -- ARGV[6] actor
 -- ARGV[7] note
--- ARGV[8] said    what is journalled as the note
+-- ARGV[8] journalled    the note of the journal
 -- RETURNS OK, version
 -- JOURNALS blocked
 local now, lasts = now_ms(), tonumber(ARGV[5])

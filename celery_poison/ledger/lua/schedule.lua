@@ -10,7 +10,7 @@
 -- ARGV[5] patience_ms  after which an unfinished decision counts as abandoned
 -- ARGV[6] actor
 -- ARGV[7] note
--- ARGV[8] said     what is journalled as the note
+-- ARGV[8] journalled     the note of the journal
 -- RETURNS OK | MISSING | ILLEGAL, state | BUSY, actor | KEPT (nothing is to be taken back)
 -- JOURNALS release_scheduled | release_unscheduled
 local m, now = hash(KEYS[1]), now_ms()

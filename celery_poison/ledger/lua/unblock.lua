@@ -6,7 +6,7 @@
 -- ARGV[2] kind        task | fingerprint
 -- ARGV[3] name        of the task, or the fingerprint
 -- ARGV[4] actor
--- ARGV[5] said        what is journalled as the note
+-- ARGV[5] journalled        the note of the journal
 -- RETURNS OK, version | DONE (it is not blocked, or not any more)
 -- JOURNALS unblocked
 local now, rule = now_ms(), ARGV[2] .. ':' .. ARGV[3]

@@ -11,7 +11,7 @@
 -- ARGV[7] code_version
 -- ARGV[8] cause
 -- ARGV[9] note    of the pause
--- ARGV[10] said   what is journalled as the note
+-- ARGV[10] journalled   the note of the journal
 -- RETURNS OK | CONFLICT (something else stands there)
 -- JOURNALS paused
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[2] then return {'CONFLICT'} end

@@ -6,7 +6,7 @@
 -- ARGV[2] field  of the pause
 -- ARGV[3] task
 -- ARGV[4] code_version
--- ARGV[5] said   what is journalled as the note
+-- ARGV[5] journalled   the note of the journal
 -- RETURNS OK | DONE (a person was faster)
 -- JOURNALS resumed
 redis.call('DEL', KEYS[1])

@@ -6,7 +6,7 @@
 -- ARGV[3] name    of the queue, or of the task
 -- ARGV[4] actor
 -- ARGV[5] note
--- ARGV[6] said    what is journalled as the note
+-- ARGV[6] journalled    the note of the journal
 -- RETURNS OK, version
 -- JOURNALS paused
 local now = now_ms()

@@ -5,7 +5,7 @@
 -- ARGV[2] scope   queue | task | version
 -- ARGV[3] name    of the queue, or of the task
 -- ARGV[4] actor
--- ARGV[5] said    what is journalled as the note
+-- ARGV[5] journalled    the note of the journal
 -- ARGV[6] field   of the hash
 -- ARGV[7] code_version  for which alone a task was paused, or ''
 -- RETURNS OK, version | DONE (it is not paused)

@@ -6,7 +6,7 @@
 -- ARGV[3] effect    the same for sheets that would do the same; '' when there is nothing to propose
 -- ARGV[4] lasts_ms  how long the proposal, and each of its rules once it is applied, holds
 -- ARGV[5] actor
--- ARGV[6] said      what is journalled as the note
+-- ARGV[6] journalled      the note of the journal
 -- RETURNS OK, version | KEPT, version (what waits would do the same: only its reasons and its end are new) |
 --   DONE, '' (nothing is proposed; what waited does not any more)
 -- JOURNALS proposal_made
