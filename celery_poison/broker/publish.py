@@ -86,7 +86,7 @@ class Publisher:
         if refused is None:
             return self._one_by_one(parcels)
         pairs = zip(parcels, refused, strict=True)
-        return [error and self._translated(error, parcel.queue) for parcel, error in pairs]
+        return [error and self._translate(error, parcel.queue) for parcel, error in pairs]
 
     def _one_by_one(self, parcels: Sequence[Parcel]) -> list[Exception | None]:
         refused: list[Exception | None] = []
@@ -94,14 +94,14 @@ class Publisher:
         for parcel in parcels:
             if refused and monotonic() > over:
                 break
-            error = _attempted(partial(self._published, parcel))
+            error = _attempt(partial(self._publish_one, parcel))
             refused.append(error)
             if isinstance(error, NotPublished) and not isinstance(error, Refused):
                 # The broker is away: each of the others would wait for it as long.
                 return refused + [error] * (len(parcels) - len(refused))
         return refused
 
-    def _published(self, parcel: Parcel) -> None:
+    def _publish_one(self, parcel: Parcel) -> None:
         try:
             with self._clear_errors(parcel.queue):
                 self._broker.publish(self._connection.default_channel, parcel)
@@ -115,12 +115,12 @@ class Publisher:
         try:
             yield
         except Exception as error:
-            told = self._translated(error, queue)
+            told = self._translate(error, queue)
             if told is error:
                 raise
             raise told from error
 
-    def _translated(self, error: Exception, queue: str) -> Exception:
+    def _translate(self, error: Exception, queue: str) -> Exception:
         """Return the plugin's exception for one of the broker; any other exception as it is."""
         if (meaning := self._broker.meaning_of(error, queue)) is not None:
             return meaning
@@ -133,7 +133,7 @@ class Publisher:
         return error
 
 
-def _attempted(deed: Callable[[], None]) -> Exception | None:
+def _attempt(deed: Callable[[], None]) -> Exception | None:
     try:
         deed()
     except Exception as error:

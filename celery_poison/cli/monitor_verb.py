@@ -63,8 +63,8 @@ def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str) 
 def _listen(name: str, story: str) -> Callable[..., None]:
     as_json = wants_json()
 
-    def heard(sender: object = None, signal: object = None, **facts: Any) -> None:
+    def hear(sender: object = None, signal: object = None, **facts: Any) -> None:
         click.echo(json.dumps({"event": name, **facts}) if as_json else story.format(**facts))
 
-    getattr(signals, name).connect(heard)
-    return heard
+    getattr(signals, name).connect(hear)
+    return hear

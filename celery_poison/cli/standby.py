@@ -51,7 +51,7 @@ class StandaloneMonitor:
             self._ledger,
             plugin.settings,
             lambda: (self.name, self._writer.run_id),
-            self._flagged,
+            self._note_candidate,
             lambda: plugin.refresh_policies(self._ledger),
         )
 
@@ -79,7 +79,7 @@ class StandaloneMonitor:
         """Have :meth:`run` return, half a second later at most."""
         self._monitor.begin_no_more()  # a signal may have interrupted what holds the lock of a wake-up
 
-    def _flagged(self, id: str, task: str, cause: str, crashes: int) -> None:
+    def _note_candidate(self, id: str, task: str, cause: str, crashes: int) -> None:
         story = causes.describe(cause)
         logger.warning(SUSPECTED, task, id, story, crashes)
         signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)

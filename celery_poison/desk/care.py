@@ -149,18 +149,18 @@ class Watch:
                 case Event.CRASHED | Event.QUARANTINED | Event.WOULD_QUARANTINE as event:
                     event_in_words = sentence({**entry, "evidence": ""})  # `show` tells that
                     self.death = self.death or f"{clean(id)} {clean(entry['task'])} {event_in_words}"
-                    self._has_ended(id, event)
+                    self._note_end(id, event)
                 case Event.FINISHED if entry["outcome"] == "retry":
                     self._retried.add(id)
                     self._goes_on(id)
                 case Event.FINISHED:
-                    self._has_ended(id, entry["outcome"])
+                    self._note_end(id, entry["outcome"])
                 case Event.ROLLED_BACK:
                     self._goes_on(id)
                 case Event.CLEARED if id in self.under_way and id not in self._retried:
-                    self._has_ended(id, "")  # its `finished` comes yet, or never: poison_journal="incidents"
+                    self._note_end(id, "")  # its `finished` comes yet, or never: poison_journal="incidents"
 
-    def _has_ended(self, id: str, outcome: str) -> None:
+    def _note_end(self, id: str, outcome: str) -> None:
         self.ends[id] = outcome
         self.under_way.discard(id)
 

@@ -98,14 +98,14 @@ Listener = Callable[[Outcome], object]
 Outcomes = list[Outcome]
 
 
-def heard(outcomes: Iterable[Outcome], listener: Listener | None) -> Outcomes:
+def report_each(outcomes: Iterable[Outcome], listener: Listener | None) -> Outcomes:
     """Return outcomes, each of which ``listener`` hears of as soon as it is known."""
-    found: Outcomes = []
+    reported: Outcomes = []
     for outcome in outcomes:
-        found.append(outcome)
+        reported.append(outcome)
         if listener is not None:
             listener(outcome)
-    return found
+    return reported
 
 
 def reason_of(error: Exception) -> str:
@@ -169,14 +169,14 @@ class Decisions:
         Raises:
             TypeError: the ids are a single text.
             SchemaMismatch: the ledger belongs to another app.
-            SecondPersonNeeded: as :meth:`agreed`.
+            SecondPersonNeeded: as :meth:`require_agreement`.
         """
         ids = several(ids)
         self.store.check_owner()
         lookup = Lookup(self.store.queries)
         asked: dict[str, MessageRecord] = {}
         if request.verb in ("purge", "schedule"):
-            ids = self.agreed(ids, request)
+            ids = self.require_agreement(ids, request)
         elif request.verb in VERBS:
             ids = [*ids]
             first = ids[:_ASKED_FOR_AT_ONCE]
@@ -186,9 +186,9 @@ class Decisions:
             # A suspect that was asked for may have come to quarantine since the index of that was read.
             return asked.get(id) or lookup.find(id, whole=True)
 
-        return heard((self._decide(find, id, request, act) for id in ids), on_outcome)
+        return report_each((self._decide(find, id, request, act) for id in ids), on_outcome)
 
-    def agreed(self, ids: Iterable[str], request: Request) -> Sequence[str]:
+    def require_agreement(self, ids: Iterable[str], request: Request) -> Sequence[str]:
         """Return the ids of a large act once a second person has asked for the same; see ``Chosen``.
 
         Raises:
@@ -233,7 +233,7 @@ class Decisions:
             if request.verb in _AT_ONCE:
                 act(Reserved(record, 0, request.actor, request.note))
             else:
-                self._reserved(record, request, act)
+                self._act_reserved(record, request, act)
         except LedgerUnavailable:
             raise
         except Exception as error:
@@ -242,7 +242,7 @@ class Decisions:
             self.leave_notices(request.verb, [record])
         return Outcome(**named, done=True)
 
-    def _reserved(self, record: MessageRecord, request: Request, act: Callable[[Reserved], None]) -> None:
+    def _act_reserved(self, record: MessageRecord, request: Request, act: Callable[[Reserved], None]) -> None:
         """Act on a message in quarantine while no other act can."""
         record = self.suspects.take(record, request.verb, request.why_taken_out)
         refuse_unless_kept(record, request.verb)

@@ -13,7 +13,7 @@ from typing import Any
 
 from celery_poison import causes
 from celery_poison.basics.numbers import DIGITS, is_whole
-from celery_poison.desk.decisions import Listener, Outcome, Outcomes, heard, several
+from celery_poison.desk.decisions import Listener, Outcome, Outcomes, report_each, several
 from celery_poison.desk.evidence import sentence_of
 from celery_poison.desk.lookup import Lookup
 from celery_poison.desk.owner import default_actor
@@ -63,7 +63,7 @@ class Lines:
             lines: as :meth:`export` yields them; import only what you trust as you trust your broker.
         """
         self._store.check_owner()
-        return heard(self._imported(lines, actor, note), on_outcome)
+        return report_each(self._imported(lines, actor, note), on_outcome)
 
     def _imported(self, lines: Iterable[str], actor: str, note: str) -> Iterator[Outcome]:
         actor, noted = actor or default_actor(), f"imported: {note}" if note else "imported"

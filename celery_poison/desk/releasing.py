@@ -25,8 +25,8 @@ from celery_poison.desk.decisions import (
     Outcomes,
     Request,
     Reserved,
-    heard,
     reason_of,
+    report_each,
 )
 from celery_poison.desk.lookup import Lookup
 from celery_poison.desk.owner import default_actor, refuse_to_run_again, refuse_unless_kept
@@ -185,10 +185,10 @@ class Releases:
     ) -> Outcomes:
         feed = Feed(self._store.ledger, deaths_only=not care.takes_time and say is None)
         self._store.check_owner()
-        ids = self._decisions.agreed(ids, request)
+        ids = self._decisions.require_agreement(ids, request)
         with Publisher(self._store.app) as publisher:
             pace = Pace(care, feed, lambda mid: request.to or self._queue_of(mid), publisher.depth, say)
-            return heard(_Batches(self._decisions, request, publisher).outcomes(pace, ids), on_outcome)
+            return report_each(_Batches(self._decisions, request, publisher).outcomes(pace, ids), on_outcome)
 
     def _queue_of(self, mid: str) -> str:
         record = self._store.queries.record(mid)
@@ -283,7 +283,7 @@ class _Batches:
         published = [each for each in attempts if each.number and each.error is None]
         releases = [(each.record.mid, each.record.id, each.number) for each in published]
         actor, note, to = self._request.actor, self._request.note, self._request.to
-        errors = self._store.ledger.decisions.released_each(releases, actor, note, to)
+        errors = self._store.ledger.decisions.complete_releases(releases, actor, note, to)
         for each, error in zip(published, errors, strict=True):
             each.error, each.done = error, error is None
 

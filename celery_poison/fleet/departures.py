@@ -93,7 +93,7 @@ class Departures:
         if not record.destination:
             publish_release(publisher, able_to_run(stored), record.queue, number)
             _, actor, note = _decision(record)
-            self._ledger.decisions.released(record.mid, record.id, number, actor, note)
+            self._ledger.decisions.complete_release(record.mid, record.id, number, actor, note)
             return
         copy = sent_to(stored, record.destination)
         copy = replace(copy, headers={**copy.headers, VERDICT: verdict_header(record)})
@@ -109,7 +109,7 @@ class Departures:
         if "canvas" not in raw:
             with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):
                 canvas = json.dumps(canvas_in(stored))
-        self._ledger.decisions.sent(record.mid, number, ACTOR, canvas)
+        self._ledger.decisions.complete_send(record.mid, number, ACTOR, canvas)
 
 
 def _decision(record: MessageRecord | None) -> tuple[str, str, str]:

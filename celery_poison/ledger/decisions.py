@@ -103,7 +103,7 @@ class DecisionTransitions(LedgerPart):
                 self._scripts.keys.outgoing, {mid: int((now[0] + seconds) * 1000)}, xx=True
             )
 
-    def sent(self, mid: str, number: int, actor: str, canvas: str) -> None:
+    def complete_send(self, mid: str, number: int, actor: str, canvas: str) -> None:
         """Note that the destination of a message has confirmed it; the body is there alone from now on.
 
         Args:
@@ -115,7 +115,7 @@ class DecisionTransitions(LedgerPart):
         """
         self._scripts.call("sent", mid=mid, number=number, actor=actor, canvas=canvas)
 
-    def released(
+    def complete_release(
         self, mid: str, id: str, release: int, actor: str = "", note: str = "", queue: str = ""
     ) -> None:
         """Complete a release whose message was published (TBDL, on probation). Idempotent.
@@ -123,11 +123,11 @@ class DecisionTransitions(LedgerPart):
         Args:
             queue: where it was published, if not to its own queue.
         """
-        (error,) = self.released_each([(mid, id, release)], actor, note, queue)
+        (error,) = self.complete_releases([(mid, id, release)], actor, note, queue)
         if error is not None:
             raise error
 
-    def released_each(
+    def complete_releases(
         self, releases: Iterable[tuple[str, str, int]], actor: str = "", note: str = "", queue: str = ""
     ) -> list[PoisonError | None]:
         """Complete releases, given as (mid, task id, number), at once; return why each is refused."""

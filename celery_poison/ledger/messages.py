@@ -180,7 +180,7 @@ class MessageTransitions(LedgerPart):
         rest = [*starts]
         return int(self._scripts.call("resync", rest=rest)[1]) if rest else 0
 
-    def survived(
+    def revoke_strike(
         self, mid: str, token: str, id: str, guilt: Guilt = Guilt.CLEARED, lost: Start | None = None
     ) -> None:
         """Take back the strike of a start that was taken for dead and ended alive.

@@ -147,7 +147,7 @@ class Views(Messages, FleetReader, Groups):
 
     def candidates(self) -> Iterator[MessageRecord]:
         """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
-        for ids in batches(self._flagged()):
+        for ids in batches(self._candidate_ids()):
             lineages = [row for row in self._lineages(ids) if row]
             places = self._places([lineage.get("mid", "") for lineage in lineages])
             for lineage, (state, place) in zip(lineages, places, strict=True):
@@ -187,7 +187,7 @@ class Views(Messages, FleetReader, Groups):
         )
         return {"on_trial": on_trial, "suspected_since": moment(oldest[0][1]) / 1000 if oldest else None}
 
-    def _flagged(self) -> Iterator[str]:
+    def _candidate_ids(self) -> Iterator[str]:
         """Yield the task ids of all candidates; there may be a million, and who asks wants a few."""
         seen = set[bytes]()
         for last in (_FIRST_FLAGGED - 1, -1):

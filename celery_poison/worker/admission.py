@@ -231,7 +231,9 @@ class Admission:
         actor, note = "", ""
         if VERDICT in delivery.message.headers:
             actor, note = ACTOR, f"a worker took it from the queue {start.queue}"
-        self.ledger.decisions.released(delivery.mid, start.id, delivery.release, actor, note, start.queue)
+        self.ledger.decisions.complete_release(
+            delivery.mid, start.id, delivery.release, actor, note, start.queue
+        )
         return self.ledger.messages.look(delivery.mid, start.id, self._activation_ms)
 
     def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:

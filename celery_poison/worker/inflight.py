@@ -261,7 +261,7 @@ class DeferredCleanup:
             ended = [end for line in lines for end in line if end.id in candidates]
         for end in ended:
             with suppress(StaleDelivery):
-                self._ledger.messages.survived(end.mid, end.token, end.id, end.guilt)
+                self._ledger.messages.revoke_strike(end.mid, end.token, end.id, end.guilt)
 
     def clean_up(self, heard_until: float = math.inf, *, everything: bool = False) -> None:
         """Forget what is due, or everything at the end.
@@ -281,7 +281,7 @@ class DeferredCleanup:
             while self._missed:  # lost, late, or ended for dead by a monitor
                 end = self._missed[0]
                 try:
-                    self._ledger.messages.survived(end.mid, end.token, end.id, end.guilt)
+                    self._ledger.messages.revoke_strike(end.mid, end.token, end.id, end.guilt)
                 except StaleDelivery:
                     self._missed.popleft()  # a copy was started, in its place on record: the journal says so
                 except LedgerUnavailable:

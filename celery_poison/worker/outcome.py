@@ -370,7 +370,7 @@ class Outcomes:
         start = start._replace(worker=self.site.recorder.worker_of(start.token))
         try:
             counted = start if lost else None
-            self.site.ledger.messages.survived(request.mid, start.token, start.id, guilt, counted)
+            self.site.ledger.messages.revoke_strike(request.mid, start.token, start.id, guilt, counted)
         except StaleDelivery as error:
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
             return False

@@ -212,7 +212,7 @@ class QuarantineWriter:
         )
         if type(release) is int:  # its operator may not have said yet that it was published
             with suppress(StaleDelivery, IllegalTransition):
-                self.site.ledger.decisions.released(mid, identity.id, release)
+                self.site.ledger.decisions.complete_release(mid, identity.id, release)
         new = False
         with suppress(IllegalTransition), self._quarantining(message, mid, start, cause, reason):
             new = store(mid, start)  # refused where a person gave it up

@@ -262,7 +262,7 @@ def test_WAS_8_a_worker_that_takes_the_copy_before_its_monitor_has_noted_it_wins
 
     def taken_at_once(self: Any, stored: Any, queue: str, headers: Any) -> None:
         put(self, stored, queue, headers)
-        ledger.decisions.released(mid, id, headers[RELEASE], queue=queue)
+        ledger.decisions.complete_release(mid, id, headers[RELEASE], queue=queue)
 
     monkeypatch.setattr(publish.Publisher, "publish", taken_at_once)
     outgoing(fleet, keeper).round()

@@ -69,7 +69,7 @@ def _complete(fleet: Fleet, keeper: Keeper) -> None:
         kept = keeper.ledger.messages.look(headers[MID], headers["id"], 1000)
         if kept.kept == "NDLV":
             assert kept.release == headers[RELEASE], "else the worker would drop it as a copy"
-            keeper.ledger.decisions.released(headers[MID], headers["id"], headers[RELEASE])
+            keeper.ledger.decisions.complete_release(headers[MID], headers["id"], headers[RELEASE])
 
 
 @pytest.mark.parametrize("verb", CASES)

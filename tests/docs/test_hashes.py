@@ -98,18 +98,18 @@ def _roll_back(ledger: Ledger, start: Start) -> None:
 
 def _quarantine_and_release(ledger: Ledger, start: Start) -> None:
     ledger.quarantine.store(MID, start, cause="signal:9", reason="", fields=_message())
-    ledger.decisions.released(MID, ID, ledger.decisions.decide(MID, "release", "ann"), "ann", "")
+    ledger.decisions.complete_release(MID, ID, ledger.decisions.decide(MID, "release", "ann"), "ann", "")
 
 
 def _quarantine_and_release_as_scheduled(ledger: Ledger, start: Start) -> None:
     ledger.quarantine.store(MID, start, cause="signal:9", reason="", fields=_message())
     ledger.decisions.schedule(MID, 60, 2, "ann", "")
-    ledger.decisions.released(MID, ID, ledger.decisions.decide(MID, "again", "ann"), "ann", "")
+    ledger.decisions.complete_release(MID, ID, ledger.decisions.decide(MID, "again", "ann"), "ann", "")
 
 
 def _quarantine_and_release_with_its_counts(ledger: Ledger, start: Start) -> None:
     ledger.quarantine.store(MID, start, cause="signal:9", reason="", fields=_message())
-    ledger.decisions.released(MID, ID, ledger.decisions.decide(MID, "keep", "ann"), "ann", "")
+    ledger.decisions.complete_release(MID, ID, ledger.decisions.decide(MID, "keep", "ann"), "ann", "")
 
 
 def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
@@ -123,7 +123,7 @@ def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
     for other, goes in ((f"{MID}-2", Route("dead.letters")), (f"{MID}-3", Route(retry_ms=0))):
         ledger.quarantine.store(other, _start(1), cause="signal:9", reason="", fields=fields, route=goes)
         written |= _fields_of(ledger, ledger.keys.message(other))
-    ledger.decisions.sent(f"{MID}-2", ledger.decisions.decide(f"{MID}-2", "send", "ann"), "ann", "")
+    ledger.decisions.complete_send(f"{MID}-2", ledger.decisions.decide(f"{MID}-2", "send", "ann"), "ann", "")
     written |= _fields_of(ledger, ledger.keys.message(f"{MID}-2"))
     ledger.decisions.schedule(f"{MID}-3", 60, 2, "ann", "")
     written |= _fields_of(ledger, ledger.keys.message(f"{MID}-3"))

@@ -70,7 +70,7 @@ def test_NEW_16_what_lives_after_all_was_not_cut_off(ledger: Ledger, how: str) -
     if how == "survived":
         ledger.messages.claim(MID, b"", _start("b.2", Phase.CLAIMED))  # another delivery of it is under way
         with pytest.raises(StaleDelivery):
-            ledger.messages.survived(MID, "b.1", ID)
+            ledger.messages.revoke_strike(MID, "b.1", ID)
     else:
         ledger.messages.reclaim(MID, _start("b.1"))
     assert not ledger.read.history(ID).cut_off

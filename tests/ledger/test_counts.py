@@ -91,7 +91,7 @@ def test_a_candidate_that_ends_alive_is_counted_as_cleared(ledger: Ledger) -> No
 
 def test_a_start_that_survived_its_burial_is_counted_as_cleared(ledger: Ledger) -> None:
     ledger.messages.crash(MID, _start(1), cause="worker_lost", shared=True)
-    ledger.messages.survived(MID, _start(1).token, ID)
+    ledger.messages.revoke_strike(MID, _start(1).token, ID)
     assert _totals(ledger)["cleared"] == 1
 
 

@@ -51,7 +51,7 @@ def test_SAP_7_groups_agree_with_the_records_while_many_put_in_and_take_out(ledg
                     if dice.random() < 0.5:
                         ledger.decisions.restore(mid, "ann", "")
                 elif dice.random() < 0.4:
-                    ledger.decisions.released(
+                    ledger.decisions.complete_release(
                         mid, f"id-{mid}", ledger.decisions.decide(mid, "release", "ann")
                     )
 

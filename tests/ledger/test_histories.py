@@ -39,7 +39,7 @@ class Book:
         known = self.queries.history("id")
         self.ledger.client.hset(self.ledger.keys.message(MID), "crashes", known.crashes)
         self.ledger.client.delete(self.ledger.keys.lineage("id"))  # as quarantine.lua does
-        self.ledger.decisions.released(MID, "id", 1)
+        self.ledger.decisions.complete_release(MID, "id", 1)
 
 
 EVENTS: dict[str, tuple[str, bool | None, Callable[[Book], Any]]] = {
@@ -116,5 +116,5 @@ def test_a_history_is_forgotten_after_30_days_unless_its_message_is_a_candidate(
     assert expires_in() == -1
     book.begin()
     with pytest.raises(StaleDelivery):
-        book.ledger.messages.survived(MID, died.token, "id")
+        book.ledger.messages.revoke_strike(MID, died.token, "id")
     assert 0 < expires_in() <= 30 * 86_400, "the other delivery may be given back without a run"

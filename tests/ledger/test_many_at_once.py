@@ -103,7 +103,7 @@ def test_NEW_6_many_decisions_are_one_round_trip_and_each_is_what_it_would_be_al
     assert "ada is deciding" in str(decided[8])
     del sent[:]
     releases = [(mid, f"id{mid[1:]}", 2 if mid == "m7" else 1) for mid in mids]
-    refused = ledger.decisions.released_each(releases, "grace", "try again")
+    refused = ledger.decisions.complete_releases(releases, "grace", "try again")
     assert len(sent) <= 3
     assert {mid for mid, error in zip(mids, refused, strict=True) if error is not None} == {"m7"}
     kept = ledger.read

@@ -128,7 +128,7 @@ def test_EMS_8_of_a_death_that_was_none_the_failures_of_a_waiting_retry_stay(led
     assert _counted(ledger) == (0, 0, 2)
     ledger.client.hset(ledger.keys.lineage("id"), mapping={"probation": 1, "doubted": 2})  # it was released
     for _ in range(2):
-        messages.survived("m", second.token, "id")
+        messages.revoke_strike("m", second.token, "id")
         assert _counted(ledger) == (0, 0, 1), "its own is taken back, once"
         assert not ledger.read.history("id").probation, "it has ended alive"
     assert ledger.client.hget(ledger.keys.lineage("id"), "doubted") == b"0"
@@ -156,7 +156,7 @@ def test_NEW_26_of_a_death_that_was_none_only_its_own_strike_goes_unless_the_run
     messages.claim("m", b"", second)
     messages.crash("m", second, cause="worker_lost", shared=True)
     for _ in range(2):
-        messages.survived("m", second.token, "id", guilt)
+        messages.revoke_strike("m", second.token, "id", guilt)
         assert _counted(ledger) == ((0, 0, 0) if guilt is Guilt.CLEARED else (1, 1, 0))
         assert ledger.read.history("id").candidate == (guilt is Guilt.KEPT), "a retry goes on under it"
 

@@ -215,7 +215,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger(1 - which).decisions.decide(mid, "fail", "bob")
         self.ledger(1 - which).decisions.undecide_each([(mid, number + 1)])
         for client in self.ledgers:
-            client.decisions.released(mid, f"id-{mid}", number, "ann", note)
+            client.decisions.complete_release(mid, f"id-{mid}", number, "ann", note)
         book.releases += 1
         book.strikes = book.failures = 0
         book.candidate, book.probation, book.state = True, True, State.TBDL
@@ -420,7 +420,7 @@ def test_who_completes_a_release_for_its_operator_journals_actor_and_note(ledger
     ledger = ledgers[0]
     ledger.quarantine.store("m", start_of("m", "t1"), cause="x", reason="x", fields={"body": b"x"})
     number = ledger.decisions.decide("m", "release", "ann", "fixed in 1.2")
-    ledger.decisions.released("m", "m", number)
+    ledger.decisions.complete_release("m", "m", number)
     told = ledger.read.journal()[-1]
     assert (told["event"], told["actor"], told["note"]) == ("released", "ann", "fixed in 1.2")
 
@@ -431,9 +431,9 @@ def test_NEW_5_what_came_back_is_not_taken_out_by_the_late_end_of_its_release(le
     keep = partial(ledger.quarantine.store, "m", cause="x", reason="x", fields={"body": b"x"})
     keep(start)
     number = ledger.decisions.decide("m", "release", "ann")
-    ledger.decisions.released("m", start.id, number)
+    ledger.decisions.complete_release("m", start.id, number)
     keep(start._replace(token="t2"))
-    ledger.decisions.released("m", start.id, number, "ann")
+    ledger.decisions.complete_release("m", start.id, number, "ann")
     assert [record.mid for record in ledger.read.kept(State.NDLV)] == ["m"]
     assert ledger.messages.look("m", start.id, 1000).release == 0, "and a copy of that release is no new one"
     assert ledger.decisions.decide("m", "release", "ann") == number + 1
@@ -445,7 +445,7 @@ def test_NEW_5_what_never_reached_a_task_is_under_no_suspicion_when_it_is_releas
     ledger, start = ledgers[0], start_of("m", "t1")
     fields = {"body": b"x", "unprocessable": 1}
     ledger.quarantine.store("m", start, cause="unknown_task", reason="x", fields=fields)
-    ledger.decisions.released("m", start.id, ledger.decisions.decide("m", "release", "ann"))
+    ledger.decisions.complete_release("m", start.id, ledger.decisions.decide("m", "release", "ann"))
     state = ledger.messages.look("m", start.id, 1000)
     assert (state.history.candidate, state.history.probation, state.release) == (False, False, 1)
     assert not [*ledger.read.candidates()]
@@ -464,7 +464,7 @@ def test_NEW_6_a_release_that_keeps_the_counts_goes_on_with_them_and_what_ends_a
     ledger.messages.claim("m", b"", start)
     ledger.messages.crash("m", start, cause="signal:9", shared=False)
     ledger.quarantine.store("m", start, cause="signal:9", reason="x", fields={"body": b"x"})
-    ledger.decisions.released("m", start.id, ledger.decisions.decide("m", "keep", "ann"))
+    ledger.decisions.complete_release("m", start.id, ledger.decisions.decide("m", "keep", "ann"))
     history = ledger.read.history(start.id)
     assert (history.strikes, history.failures, history.crashes) == (1, 3, 1)
     assert (history.old_strikes, history.old_failures, history.probation) == (1, 3, True)
@@ -569,9 +569,9 @@ def test_NEW_2_a_start_that_was_taken_for_dead_and_ended_alive_has_its_strike_ta
     start = start_of("m1", "t1")
     ledger.messages.claim("m1", b"", start)
     ledger.messages.crash("m1", start, cause="worker_lost", shared=True)
-    ledger.messages.survived("m1", "another token", start.id)
+    ledger.messages.revoke_strike("m1", "another token", start.id)
     assert [record.strikes for record in queries.candidates()] == [1]
-    ledger.messages.survived("m1", "t1", start.id)
+    ledger.messages.revoke_strike("m1", "t1", start.id)
     assert not [*queries.candidates()] and queries.lineage(start.id) is None
 
 
@@ -582,7 +582,7 @@ def test_NEW_2_while_another_delivery_is_under_way_only_the_flag_is_taken_back(l
     ledger.messages.crash("m1", start, cause="worker_lost", shared=True)
     ledger.messages.claim("m1", b"", start_of("m1", "t2", 2))
     with pytest.raises(StaleDelivery):
-        ledger.messages.survived("m1", "t1", start.id)
+        ledger.messages.revoke_strike("m1", "t1", start.id)
     record = queries.lineage(start.id)
     assert record is not None and (record.crashes, record.strikes, record.candidate) == (1, 0, False)
 
@@ -591,11 +591,11 @@ def test_EMS_8_a_start_that_ends_after_its_message_ran_elsewhere_is_stale(ledger
     ledger, queries = ledgers[0], ledgers[0].read
     start = start_of("m1", "t1")
     with pytest.raises(StaleDelivery):
-        ledger.messages.survived("m1", "t1", start.id, lost=start)
+        ledger.messages.revoke_strike("m1", "t1", start.id, lost=start)
     (entry,) = (e for e in queries.journal() if e["event"] == "stale")
     assert (entry["token"], entry["task"], entry["worker"]) == ("t1", start.task, start.worker)
     ledger.messages.claim("m1", b"", start)
-    ledger.messages.survived("m1", "t1", start.id, lost=start)
+    ledger.messages.revoke_strike("m1", "t1", start.id, lost=start)
     assert [token for _, (_, token, *_), _ in queries.running()] == ["t1"], "it is its own again"
 
 
@@ -615,7 +615,7 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
         slow.decisions.give_up("m1", Event.FAILED, "ann", "", first)
     quick.decisions.give_up("m1", Event.DISCARDED, "bob", "", second)
     with pytest.raises(IllegalTransition):
-        slow.decisions.released("m1", "id-m1", first, "ann", "")
+        slow.decisions.complete_release("m1", "id-m1", first, "ann", "")
 
 
 def test_EMS_8_a_monitor_notes_the_end_of_a_start_once_and_only_while_it_is_the_dead_worker_s(

@@ -117,7 +117,7 @@ def test_TP1_8_of_two_copies_from_a_relay_that_died_before_it_noted_the_first_on
     for is_noted in (False, True):
         rounds = relay.Rounds(plugin, trouble=False, in_trouble=lambda: None)
         if not is_noted:
-            monkeypatch.setattr(rounds._lanes, "sent", lambda lease, copies: False)
+            monkeypatch.setattr(rounds._lanes, "note_sent", lambda lease, copies: False)
         wait_until(lambda: rounds.once() == 0.0, what="it is taken")  # noqa: B023 - done before the next
         rounds.close()
     assert not _desk(crew).lanes()

@@ -101,7 +101,7 @@ def test_a_ledger_that_goes_away_between_two_answers_loses_nothing(
     ledger: Ledger, deferred_cleanup: DeferredCleanup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    survived = ledger.messages.survived
+    survived = ledger.messages.revoke_strike
 
     def tell(mid: str, token: str, id: str, guilt: Guilt) -> None:
         if len(told) == 1:
@@ -110,7 +110,7 @@ def test_a_ledger_that_goes_away_between_two_answers_loses_nothing(
         told.append(mid)
         survived(mid, token, id, guilt)
 
-    monkeypatch.setattr(ledger.messages, "survived", tell)
+    monkeypatch.setattr(ledger.messages, "revoke_strike", tell)
     acknowledge(deferred_cleanup, 1, 2, 3)
     with pytest.raises(LedgerUnavailable):
         deferred_cleanup.clean_up()

@@ -44,7 +44,7 @@ class Discarder:
         ledger = self._plugin.quick_ledger
         done = 0
         try:
-            done = sum(self._discarded(ledger, connection, queue, number))
+            done = sum(self._discard_each(ledger, connection, queue, number))
         except LedgerUnavailable as error:
             logger.error("celery_poison: queue %s grows beyond its limit: %s", queue, error)
         if done:
@@ -55,7 +55,7 @@ class Discarder:
             )
         return done
 
-    def _discarded(self, ledger: Ledger, connection: Any, queue: str, number: int) -> Iterator[bool]:
+    def _discard_each(self, ledger: Ledger, connection: Any, queue: str, number: int) -> Iterator[bool]:
         broker = broker_of(connection)
         if self._is_one_database is None:
             self._is_one_database = broker.is_database_of(connection.default_channel, ledger.client)
@@ -65,9 +65,9 @@ class Discarder:
                     yield self._record(ledger, each.message, queue, *each.push) is Code.OK
                 # Else a copy of it runs: the worker that receives it knows what to do.
                 elif (done := self._record(ledger, each.message, queue)) in _ON_RECORD:
-                    yield self._removed(ledger, each, done)
+                    yield self._remove(ledger, each, done)
 
-    def _removed(self, ledger: Ledger, each: WaitingMessage, done: Code) -> bool:
+    def _remove(self, ledger: Ledger, each: WaitingMessage, done: Code) -> bool:
         """Take a message from its queue; a record of ours is void if that is too late."""
         if each.remove():
             return True

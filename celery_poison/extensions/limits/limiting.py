@@ -74,7 +74,7 @@ class LimitsExtension(Extension):
             return
         wanted = {queue: 1 for queue in self.queues_of(options) if self.limit(queue)}
         # Far from the limit it does not matter what is exempt, and to find out takes as long as all the rest.
-        if wanted and not self._took(wanted) and not _is_exempt(self.host.app, message):
+        if wanted and not self._take_room(wanted) and not _is_exempt(self.host.app, message):
             self.take(producer.connection, wanted, lambda: flush(producer))
 
     def sending(self, connection: Any, exchange: str, routing_key: str, number: int) -> None:
@@ -162,7 +162,7 @@ class LimitsExtension(Extension):
 
         return Filling(lambda: self.host.quick_ledger)
 
-    def _took(self, wanted: Mapping[str, int]) -> bool:
+    def _take_room(self, wanted: Mapping[str, int]) -> bool:
         """Take the room for so many messages, if what was counted lately is enough for all of them."""
         with self._lock:
             if not all(self._has_room(queue, number) for queue, number in wanted.items()):

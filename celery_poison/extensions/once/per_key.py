@@ -71,7 +71,7 @@ def once_per_key(
     if tied := kept_with_end():
         tied.add_to_success(KEEP, {"effect": effect}, words_of_keep(start.token, options.idempotency_window))
     else:
-        _has_returned(ledger, task, effect, start.token, options.idempotency_window)
+        _keep_key(ledger, task, effect, start.token, options.idempotency_window)
     return result, ""
 
 
@@ -84,7 +84,7 @@ def _key_of(task: Task, function: Callable[..., Any], arguments: tuple[Any, Mapp
         raise
 
 
-def _has_returned(ledger: Ledger, task: Task, effect: str, token: str, window: float) -> None:
+def _keep_key(ledger: Ledger, task: Task, effect: str, token: str, window: float) -> None:
     try:
         if not Claims(ledger).keep(effect, token, window):
             logger.error("celery_poison: %s ran twice for one idempotency key", task.name)

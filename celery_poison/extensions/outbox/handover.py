@@ -81,14 +81,14 @@ class Handover:
         try:
             messages = self._with_room(messages)
             self._declare(channel, messages)
-            copies = self._pushed(channel, messages)
+            copies = self._push(channel, messages)
             if confirms is not None:
                 confirms.wait(ANSWER_TIMEOUT)
             return copies
         except Exception as error:
             self.rest()
             known = confirms.confirmed if confirms else set[int]()
-            sure = [_forgotten(seq, note, message) for seq, note, message in messages if seq in known]
+            sure = [_copy_of(seq, note, message) for seq, note, message in messages if seq in known]
             if isinstance(error, NotSent):
                 raise NotSent(error.cause, error.detail, reached=error.reached, confirmed=sure) from error
             raise NotSent(cause_of(error), _said(error), confirmed=sure) from error
@@ -177,7 +177,7 @@ class Handover:
             self._confirms.expect(seq)
         channel.basic_publish(prepared, **options)
 
-    def _pushed(self, channel: Any, messages: Sequence[tuple[int, int, Outgoing]]) -> list[Copy]:
+    def _push(self, channel: Any, messages: Sequence[tuple[int, int, Outgoing]]) -> list[Copy]:
         """Put messages into their queues, but for those that the ledger's next step puts there."""
         copies: list[Copy] = []
         pushes: list[Push] = []
@@ -187,10 +187,10 @@ class Handover:
             if found is None:
                 self._publish(channel, seq, note, message)
             elif self.is_atomic:
-                copies += [_forgotten(seq, note, message)._replace(list=key, payload=it) for key, it in found]
+                copies += [_copy_of(seq, note, message)._replace(list=key, payload=it) for key, it in found]
                 continue
             pushes += found or []
-            copies += [_forgotten(seq, note, message)] * (1 if found is None else len(found))
+            copies += [_copy_of(seq, note, message)] * (1 if found is None else len(found))
         if pushes:
             self._broker.push(channel, pushes)
         return copies
@@ -220,7 +220,7 @@ def _parts(seq: int, note: int, message: Outgoing, *, only_copy: bool) -> dict[s
     }
 
 
-def _forgotten(seq: int, note: int, message: Outgoing) -> Copy:
+def _copy_of(seq: int, note: int, message: Outgoing) -> Copy:
     # Of the only copy that there is, nothing need be remembered.
     return Copy(seq, "" if note else message.mid)
 
@@ -248,11 +248,11 @@ class _Confirms:
         self.confirmed: set[int] = set()
         #: Why the broker takes nothing from publishers at present; empty: it does.
         self.blocked = ""
-        connection.connection.on_blocked = self._is_blocked
-        connection.connection.on_unblocked = self._is_unblocked
+        connection.connection.on_blocked = self._note_blocked
+        connection.connection.on_unblocked = self._note_unblocked
         channel.confirm_select()
-        channel.events["basic_ack"].add(self._acked)
-        channel.events["basic_nack"].add(self._nacked)
+        channel.events["basic_ack"].add(self._note_ack)
+        channel.events["basic_nack"].add(self._note_nack)
 
     def expect(self, seq: int) -> None:
         """Expect the confirmation of what is published next."""
@@ -290,16 +290,16 @@ class _Confirms:
         if self.blocked:
             raise NotSent(Cause.RESOURCES, self.blocked, reached=False)
 
-    def _is_blocked(self, reason: str) -> None:
+    def _note_blocked(self, reason: str) -> None:
         self.blocked = reason or "the broker blocks publishers"
 
-    def _is_unblocked(self) -> None:
+    def _note_unblocked(self) -> None:
         self.blocked = ""
 
-    def _acked(self, tag: int, multiple: bool) -> None:
+    def _note_ack(self, tag: int, multiple: bool) -> None:
         self.confirmed |= self._answered(tag, multiple)
 
-    def _nacked(self, tag: int, multiple: bool) -> None:
+    def _note_nack(self, tag: int, multiple: bool) -> None:
         self._refused = True
         self._answered(tag, multiple)
 

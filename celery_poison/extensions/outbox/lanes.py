@@ -162,7 +162,7 @@ class Lanes:
         taken = [Taken(int(seq), int(note), packed) for seq, note, packed in threes]
         return LaneLease(Lane.read(decoded(lane)), int(fence), int(tries), int(failed_seq), taken), None
 
-    def sent(self, lease: LaneLease, copies: Iterable[Copy]) -> bool:
+    def note_sent(self, lease: LaneLease, copies: Iterable[Copy]) -> bool:
         """Note that the broker has these messages; False if another relay has the lane by now.
 
         Raises:
@@ -174,7 +174,7 @@ class Lanes:
             raise ConfigurationError(f"the key {rest[0].decode('utf-8', 'replace')!r} of Redis is not a list")
         return code is Code.OK
 
-    def failed(
+    def note_failure(
         self, lease: LaneLease, failure: SendingFailure, errors: Iterable[tuple[str, bytes]] = ()
     ) -> bool | None:
         """Note that a sending failed; return whether that blocked something, None if the lease is void.
@@ -186,7 +186,7 @@ class Lanes:
         code, *reply = self._call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
         return bool(reply[0]) if code is Code.OK else None
 
-    def refused(
+    def note_refusal(
         self,
         queue: str,
         task: str,

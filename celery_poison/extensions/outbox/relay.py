@@ -213,7 +213,7 @@ class Rounds:
         try:
             batch = self._readable(sendable)
             copies = self._handover.send(batch) if batch else []
-            is_mine = self._lanes.sent(lease, [*over, *copies])
+            is_mine = self._lanes.note_sent(lease, [*over, *copies])
         except NotSent as error:
             self._failed(lease, sendable, error)
             return
@@ -252,14 +252,14 @@ class Rounds:
 
     def _failed(self, lease: LaneLease, taken: Sequence[Taken], error: NotSent) -> None:
         if error.confirmed:  # the rest is taken again at once: nothing has failed yet
-            self._lanes.sent(lease, error.confirmed)
+            self._lanes.note_sent(lease, error.confirmed)
             return
         cause, settings, lane = error.cause, self._plugin.settings.of(OutboxSettings), lease.lane
         self._in_trouble()
         head, last, note = taken[0], taken[-1].seq, error.detail
         # What is wrong with one message, nobody knows of which: each is sent by itself (TP1-7).
         if len(taken) > 1 and cause in (Cause.BAD_MESSAGE, Cause.DEFINITION):
-            self._lanes.failed(lease, SendingFailure(verdict="again", wait_ms=0, single=last))
+            self._lanes.note_failure(lease, SendingFailure(verdict="again", wait_ms=0, single=last))
             return
         single = last if len(taken) > 1 and cause is not Cause.TASK_BLOCKED else 0
         if cause.row.retried and lease.tries < settings.outbox_retries:
@@ -267,7 +267,7 @@ class Rounds:
             retry = SendingFailure(
                 verdict="retry", wait_ms=wait, seq=head.seq, single=single, cause=cause.value
             )
-            self._lanes.failed(lease, retry)
+            self._lanes.note_failure(lease, retry)
             return
         blocks = cause.blocks(lane.queue, settings.outbox_auto_block)
         is_told = lease.failed_seq == head.seq
@@ -283,7 +283,7 @@ class Rounds:
             note=note,
         )
         errors = error_transactions(self._plugin, report) if report else []
-        blocked = self._lanes.failed(lease, failure, errors)
+        blocked = self._lanes.note_failure(lease, failure, errors)
         if not is_told:
             self._say(lease, head, error, blocked=blocked)
 

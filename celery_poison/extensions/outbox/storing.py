@@ -163,7 +163,7 @@ class Outbox(Extension):
         """
         cause = Cause.UNKNOWN_TASK
         report = send_failed(outgoing, queue, cause, seq=seq, detail=detail, blocked=True)
-        blocked = self.lanes.refused(
+        blocked = self.lanes.note_refusal(
             queue,
             outgoing.task,
             id=outgoing.id,

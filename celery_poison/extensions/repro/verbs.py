@@ -59,7 +59,7 @@ def repro(ctx: click.Context, id: str, output: Path | None, pickled: bool, **opt
         def written(smaller: TaskCall) -> Repro:
             return repro_of(app, record, stored, smaller)
 
-        call, found = _minimised(call, written, options["attempts"], options["seconds"])
+        call, found = _minimise(call, written, options["attempts"], options["seconds"])
         made = written(call)
     path = _write(made, output)
     if wants_json():
@@ -92,7 +92,7 @@ def _write(made: Repro, output: Path | None) -> Path | None:
     return path
 
 
-def _minimised(call: TaskCall, written: Any, attempts: int, seconds: int) -> tuple[TaskCall, dict[str, Any]]:
+def _minimise(call: TaskCall, written: Any, attempts: int, seconds: int) -> tuple[TaskCall, dict[str, Any]]:
     """Return the smallest call that ends the task as the first one does, and a summary of the search."""
     until, runs = time.monotonic() + seconds, 0
     whole = [[*call.args], call.kwargs]
