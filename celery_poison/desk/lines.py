@@ -17,7 +17,7 @@ from celery_poison.desk.decisions import Listener, Outcome, Outcomes, report_eac
 from celery_poison.desk.evidence import sentence_of
 from celery_poison.desk.lookup import Lookup
 from celery_poison.desk.owner import default_actor
-from celery_poison.desk.store import Store, whole
+from celery_poison.desk.store import Store, require_body
 from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.keep.arguments import fingerprint_of_copy
 from celery_poison.keep.exported import COUNTS, FIELDS, JSON, NAMES, VERSION, line_of
@@ -49,7 +49,7 @@ class Lines:
             record = lookup.find(id, whole=True)
             if record.state != State.NDLV:
                 raise IllegalTransition(f"message {id!r} is in state {record.state}, not in quarantine")
-            yield line_of(whole(self._store.row(record.mid)))
+            yield line_of(require_body(self._store.row(record.mid)))
 
     def import_(
         self, lines: Iterable[str], *, actor: str = "", note: str = "", on_outcome: Listener | None = None

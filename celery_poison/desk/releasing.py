@@ -30,7 +30,7 @@ from celery_poison.desk.decisions import (
 )
 from celery_poison.desk.lookup import Lookup
 from celery_poison.desk.owner import default_actor, refuse_to_run_again, refuse_unless_kept
-from celery_poison.desk.store import Store, whole
+from celery_poison.desk.store import Store, require_body
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.keep.stored_message import (
     able_to_run,
@@ -302,7 +302,7 @@ def _parcel(app: Celery, request: Request, attempt: Releasable, raw: dict[str, b
     record = attempt.record
     if not raw:
         raise MessageNotFound(f"no message {record.mid!r} in quarantine")
-    stored = as_released(whole({"body": b"", **raw}), record)
+    stored = as_released(require_body({"body": b"", **raw}), record)
     if not request.force:
         refuse_expired_chord(app, record, raw, stored)
     if request.keep_expiry:

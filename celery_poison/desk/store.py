@@ -17,7 +17,7 @@ from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
 
 
-def whole(raw: dict[str, bytes]) -> dict[str, bytes]:
+def require_body(raw: dict[str, bytes]) -> dict[str, bytes]:
     """Return the hash of a message as it is; IllegalTransition if its body is at its named destination."""
     if "sent_at" in raw:
         raise IllegalTransition(where_sent(decoded(raw.get("destination", b""))))
@@ -55,8 +55,8 @@ class Store:
         return {"body": b"", **raw}
 
     def kept(self, mid: str) -> dict[str, bytes]:
-        """Return the whole hash of a message that has its body; else as :func:`whole`."""
-        return whole(self.row(mid))
+        """Return the whole hash of a message that has its body; else as :func:`require_body`."""
+        return require_body(self.row(mid))
 
     # --- tasks and queues ----------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ class Guarded(RequestHandler):
         return bool(self.application.options.basic_auth or self.application.options.auth)
 
     @property
-    def closed(self) -> str:
+    def why_read_only(self) -> str:
         """Why acts are refused here; empty if those who came in may act."""
         if getattr(self.application.options, "read_only", False):
             return "Read only mode is enabled"
@@ -79,7 +79,7 @@ class Guarded(RequestHandler):
     @property
     def bodies_closed(self) -> bool:
         """Whether bodies, which may hold what only the task should know, are kept back from every reader."""
-        return not self.asks_who and bool(self.closed)
+        return not self.asks_who and bool(self.why_read_only)
 
     def admit(self, *, token_needed: bool = True) -> None:
         """Let a request in that changes something.
@@ -89,7 +89,7 @@ class Guarded(RequestHandler):
         """
         if not self.current_user:
             raise HTTPError(403, "Log in first")
-        reason = self.closed or _foreign(self.request.headers, self.request.host)
+        reason = self.why_read_only or _foreign(self.request.headers, self.request.host)
         if reason:
             raise HTTPError(403, reason)
         if token_needed:

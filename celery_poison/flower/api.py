@@ -147,7 +147,7 @@ async def incidents(api: Api) -> Any:
 
 async def actions(api: Api) -> Any:
     actions = [asdict(each) | {"states": sorted(each.states)} for each in ACTIONS.values()]
-    return {"actions": actions, "closed": api.closed}
+    return {"actions": actions, "closed": api.why_read_only}
 
 
 async def act(api: Api, verb: str) -> Any:

@@ -51,7 +51,7 @@ class Page(Guarded, BaseHandler):
         names = {
             **words.NAMES,
             "actions": ACTIONS,
-            "closed": self.closed,
+            "why_read_only": self.why_read_only,
             "trouble": self.ledger.trouble,
             "snapshot": self.ledger.snapshot,
             "link_with": self.link_with,
@@ -65,7 +65,7 @@ class Page(Guarded, BaseHandler):
 
     def offers(self, state: str) -> list[MessageAct]:
         """Return the acts offered here for a message in this state."""
-        return [] if self.closed else [each for each in ACTIONS.values() if state in each.states]
+        return [] if self.why_read_only else [each for each in ACTIONS.values() if state in each.states]
 
     def asked(self, name: str) -> str:
         """Return an argument of the address as it was sent; Flower's own method escapes it."""
@@ -260,8 +260,8 @@ class EditPage(ActingPage):
 
     @authenticated
     async def get(self, id: str) -> None:
-        if self.closed:
-            raise HTTPError(403, self.closed)
+        if self.why_read_only:
+            raise HTTPError(403, self.why_read_only)
         found = await changing.editable(self, id)
         self.show("poison-edit.html", found=found, error="", note="", switched=())
 
