@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice, tee
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from celery_poison.desk.search import (
     grouped,
     ranked,
 )
-from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.groups import Alike, Counted, GroupKind
 from celery_poison.ledger.views import Views
@@ -118,34 +116,13 @@ class Finder:
     """Finds messages in quarantine (NDLV), and what was given up (FAIL); raises ``LedgerUnavailable``."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._queries, self.transitions = ledger.read, ledger.groups
+        self._queries = ledger.read
 
     # --- groups --------------------------------------------------------------------------------
 
     def by_queue(self) -> Counted:
-        """Return the groups of messages that are alike in task, cause and queue.
-
-        What versions of before quarantined is put into its groups first. Not whole: Redis takes no writes.
-        """
-        counted = self._queries.alike(GroupKind.QUEUE)
-        if not counted.is_whole:
-            with suppress(LedgerUnavailable):
-                self.regroup()
-                counted = self._queries.alike(GroupKind.QUEUE)
-        return counted
-
-    def regroup(self) -> None:
-        """Put into its group what is in none, and take out of it what has left."""
-        self.transitions.note_repair()
-        for page in self._queries.pages(State.NDLV):
-            self.transitions.regroup([mid for mid, _ in page])
-        for kind in GroupKind:
-            counted = self._queries.alike(kind)
-            for group in [] if counted.adds_up else counted.groups:
-                labels = group.task, group.cause, group.queue or group.fingerprint
-                for page in self._queries.members([group.sha]):
-                    self.transitions.ungroup(kind, labels, [mid for mid, _ in page])
-        self.transitions.note_repair(ends=True)
+        """Return the groups of messages that are alike in task, cause and queue."""
+        return self._queries.alike(GroupKind.QUEUE)
 
     def groups(
         self, where: Filter = _ALL, by: By = By.FINGERPRINT, limit: int = 0
@@ -156,9 +133,7 @@ class Finder:
             limit: groups at most; 0: all. Of equally large ones any may be left out.
         """
         counted = self.by_queue()
-        if not counted.is_whole:
-            groups = grouped(self.records(where), by)
-        elif by is By.CAUSE and all(_tells_queues(c, counted.groups) for c in where.conditions):
+        if by is By.CAUSE and all(_tells_queues(c, counted.groups) for c in where.conditions):
             groups = self._with_failures(where, merged(where.choose(counted.groups), by))
         elif all(c.field in ("task", "cause", "fingerprint", GROUP) for c in where.conditions):
             fine = self._queries.alike(
@@ -218,8 +193,6 @@ class Finder:
         if state is State.FAIL:
             return MatchingGroups(None, self._queries.totals()["failed"], not where.conditions)
         counted = self.by_queue()
-        if not counted.is_whole:
-            return MatchingGroups(None, counted.quarantined, not where.conditions)
         coarse = [c for c in where.conditions if _tells_queues(c, counted.groups)]
         exact = (c for c in where.conditions if c.operator == "=" and c not in coarse)
         fine = [c for c in exact if c.field in ("fingerprint", GROUP)]

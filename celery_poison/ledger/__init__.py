@@ -9,7 +9,7 @@ unanswered writes of the hot path), ``durability`` (those that are waited for); 
 import redis
 
 from celery_poison.ledger.connection import disconnect
-from celery_poison.ledger.decisions import DecisionTransitions, GroupTransitions, PolicyTransitions
+from celery_poison.ledger.decisions import DecisionTransitions, PolicyTransitions
 from celery_poison.ledger.fleet import FleetTransitions
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.memory import LedgerMemory
@@ -39,7 +39,6 @@ class Ledger:
         memory: how full that Redis is.
         notices: for workers that send events.
         decisions: what a person decides about a message.
-        groups: of messages in quarantine, put right.
         rules: what a person decides for the whole fleet: policies and blocks.
 
     Every method of a part raises ``LedgerUnavailable`` when Redis is away or refuses the write.
@@ -56,7 +55,6 @@ class Ledger:
         self.memory = LedgerMemory(client, keys)
         self.notices = NoticeTransitions(scripts)
         self.decisions = DecisionTransitions(scripts)
-        self.groups = GroupTransitions(scripts)
         self.rules = PolicyTransitions(scripts)
 
     def disconnect(self) -> None:

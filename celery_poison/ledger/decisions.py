@@ -1,4 +1,4 @@
-"""Transitions of messages in quarantine, and of those that were given up: what a person decides; groups."""
+"""Transitions of messages in quarantine, and of those that were given up: what a person decides."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ DECISION_PATIENCE_MS = 30_000
 
 #: How long it is known what was imported, so that the same file does it once.
 REMEMBER_IMPORTS_MS = 30 * 86_400_000
-
-#: Messages that are put into their groups in one step.
-REGROUPED = 500
 
 #: How a message was given up -> why ``restore`` wants force.
 WHY_FORCE = {
@@ -258,31 +255,6 @@ class DecisionTransitions(LedgerPart):
             "ask", act=act, wish=json.dumps(wish), journalled=journalled, keep_ms=keep_ms
         )
         return code is Code.OK, Wish.decode(first), now / 1000
-
-
-class GroupTransitions(LedgerPart):
-    """Groups of messages in quarantine, put right where an older version has left them wrong."""
-
-    def note_repair(self, ends: bool = False) -> None:
-        """Note that groups are being put right, or (``ends``) that they have been."""
-        with clear_errors("noting a repair"):
-            key = self._scripts.keys.groups_repair
-            self._scripts.client.delete(key) if ends else self._scripts.client.set(key, "1")
-
-    def regroup(self, mids: Sequence[str]) -> None:
-        """Put messages in quarantine into their groups, where a version of before has not."""
-        for start in range(0, len(mids), REGROUPED):
-            page = mids[start : start + REGROUPED]
-            self._scripts.call("regroup", rest=page)
-
-    def ungroup(self, kind: str, labels: tuple[str, str, str], mids: Sequence[str]) -> None:
-        """Take those out of a group that are not in quarantine any more: a version of before left them there.
-
-        Args:
-            labels: task, cause, and queue or fingerprint.
-        """
-        task, cause, third = labels
-        self._scripts.call("ungroup", rest=mids, kind=kind, task=task, cause=cause, third=third)
 
 
 class PolicyTransitions(LedgerPart):

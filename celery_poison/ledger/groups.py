@@ -63,24 +63,11 @@ class Counted(NamedTuple):
     Attributes:
         quarantined: messages in quarantine at that moment.
         total: groups that there are; ``groups`` may be some of them.
-        in_repair: whether they are being put right, or that was broken off.
     """
 
     quarantined: int
     total: int
     groups: list[Alike]
-    in_repair: bool
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether as many messages are in all groups as are in quarantine."""
-        return sum(group.messages for group in self.groups) == self.quarantined
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all groups are here, and each message is in one: versions of before did not care."""
-        # Half-way through a repair the number may be right by chance.
-        return self.adds_up and not self.in_repair
 
 
 def index_of(keys: Keys, state: State) -> str:
@@ -98,11 +85,11 @@ class Groups(Reader):
         groups = dict[str, Alike]()
         keys, values = [self._keys.quarantine, self._keys.groups], [self._keys.message(""), kind.value, size]
         for first in range(0, most or sys.maxsize, size):
-            _, quarantined, total, repair, text = self._read("groups", keys, [*values, first])
+            _, quarantined, total, text = self._read("groups", keys, [*values, first])
             groups |= {group.sha: group for group in _alike(kind, text)}
             if first + size >= total:
                 break
-        return Counted(quarantined, total, [*groups.values()][: most or None], bool(repair))
+        return Counted(quarantined, total, [*groups.values()][: most or None])
 
     def groups_by_fingerprint(self, pattern: str = "*") -> list[Alike]:
         """Return the groups by fingerprint, by their labels alone.

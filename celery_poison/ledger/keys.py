@@ -32,7 +32,6 @@ class Keys:
         self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
         #: Prefix of the index of what is in quarantine; ``_groups.lua`` builds the rest.
         self.groups = f"{self.prefix}groups:{quarantine_queue}"
-        self.groups_repair = f"{self.groups}:repair"
         self.outgoing = self.prefix + "outgoing"
         self.imported = self.prefix + "imported"
         self.failed = self.prefix + "failed"

@@ -31,6 +31,7 @@ from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.desk.keeping import Keeper
+from tests.ledger.grouping import group_anew
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eevil\n"
 
@@ -576,6 +577,7 @@ def test_NEW_6_since_and_between_choose_by_the_time_in_quarantine_wherever_a_fil
         at = int((now - 3600 * hours) * 1000)
         client.hset(keys.message(mid), "quarantined_at", at)
         client.zadd(keys.quarantine, {mid: at})
+    group_anew(keeper.ledger)
 
     def found(*typed: str) -> list[str]:
         return [message["mid"] for message in console.json("list", *typed)]

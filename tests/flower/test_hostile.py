@@ -20,6 +20,7 @@ from tests.apps.harness import Fleet
 from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN, Answer, FlowerServer
+from tests.ledger.grouping import group_anew
 
 SCRIPT = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 TURNED = "right\u202eleft"
@@ -57,8 +58,7 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     stored |= {"arguments": SCRIPT + TURNED, "cause": "signal:<b>", "evidence": json.dumps(stack)}
     stored["failure"] = json.dumps([SCRIPT, TURNED, SCRIPT + "\n<b>", [[SCRIPT, TURNED, SCRIPT]]])
     keeper.ledger.client.hset(keys.message(mid), mapping=stored)
-    # As if a version of before had quarantined it so: it is put into its groups by who looks.
-    keeper.ledger.client.delete(*keeper.ledger.client.scan_iter(f"{keys.groups}:*"))
+    group_anew(keeper.ledger)
     journalled = {"id": SCRIPT + TURNED, "task": SCRIPT, "note": BROKEN, "actor": SCRIPT, "mid": mid}
     newest = keeper.ledger.client.xrevrange(keys.journal, count=1)[0][1]
     keeper.ledger.client.xadd(keys.journal, {**newest, **journalled, "event": "released"})
@@ -128,6 +128,7 @@ def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_se
     now = keeper.ledger.client.time()[0] * 1000
     for start in range(1, many, 1000):
         client.eval(COPY, 2, keys.message(mid), keys.quarantine, start, keys.message(""), now)
+    group_anew(keeper.ledger)
     assert sum(group.count for group in fleet.quarantine.groups()) == many + 1
     flower = serve(user=ANN, of=fleet)
     limit = 1 if many > 6000 else BUSY

@@ -1,12 +1,8 @@
-"""The index of groups: true beside many clients, put right after an older version, and read as one list."""
+"""The index of groups: true beside many clients, and read as one list."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -20,9 +16,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.groups import GroupKind
 from celery_poison.model import Start
 from celery_poison.states import Event, State
-from tests import sampled
-from tests.apps.harness import ROOT
-from tests.ledger.grouping import hold_to_records
+from tests.ledger.grouping import group_anew, hold_to_records
 from tests.ledger.test_transitions import _race
 
 
@@ -61,77 +55,6 @@ def test_SAP_7_groups_agree_with_the_records_while_many_put_in_and_take_out(ledg
     hold_to_records(ledgers[0].read, ledgers[0])
 
 
-def test_SAP_7_what_a_version_of_before_put_in_or_took_out_is_put_right_by_who_reads(
-    ledgers: list[Ledger],
-) -> None:
-    ledger, queries = ledgers[0], ledgers[0].read
-    finder = Finder(ledger)
-    mids = [keep(ledger, number) for number in range(20)]
-    # One that it quarantined, of which nobody knows a group; it dies in the middle of putting such right.
-    index = list(ledger.client.scan_iter(f"{ledger.keys.groups}:*"))
-    ledger.client.delete(*index)
-    ledger.groups.regroup(mids[:7])
-    assert not ledger.read.alike(GroupKind.QUEUE).is_whole
-    assert sum(group.count for group in finder.groups()[0]) == 20
-    hold_to_records(queries, ledger)
-    # Three that it released or gave up: they are left in their groups.
-    for mid in mids[:3]:
-        ledger.client.delete(ledger.keys.message(mid))
-        ledger.client.zrem(ledger.keys.quarantine, mid)
-    assert sum(group.count for group in finder.groups(by=By.CAUSE)[0]) == 17
-    hold_to_records(queries, ledger)
-
-
-def spoil(ledger: Ledger, came: int, left: int) -> None:
-    """Leave what a version of before does, which knew of no groups: some came, some have left."""
-    keys, client = ledger.keys, ledger.client
-    client.flushdb()
-    for number in range(40):
-        keep(ledger, number)
-    kept = [mid for mid, _ in ledger.read.index(State.NDLV)]
-    for mid in kept[:left]:
-        client.delete(keys.message(mid))
-        client.zrem(keys.quarantine, mid)
-    for number, mid in enumerate(kept[left : left + came]):
-        record, score = client.hgetall(keys.message(mid)), client.zscore(keys.quarantine, mid)
-        another = f"o{number}"
-        client.hset(keys.message(another), mapping={**record, b"mid": another, b"queue": f"q{number % 3}"})
-        client.zadd(keys.quarantine, {another: score})
-
-
-def read_by_another(url: str, dies_at: str = "") -> tuple[int, str]:
-    """Return the exit status of a process that reads groups, and what it printed."""
-    words = [sys.executable, "-m", "tests.ledger.dies_regrouping", url]
-    done = subprocess.run(
-        words, cwd=ROOT, env=os.environ | {"DIES_AT": dies_at}, capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("came", "left", "every"),
-    sampled([(20, 10, 9)], [(20, 10, 1), (10, 20, 1), (0, 15, 1), (30, 0, 1)]),
-)
-def test_SAP_7_who_is_killed_in_the_middle_of_putting_groups_right_leaves_them_to_the_next_reader(
-    ledgers: list[Ledger], redis_url: str, came: int, left: int, every: int
-) -> None:
-    ledger, queries = ledgers[0], ledgers[0].read
-    spoil(ledger, came, left)
-    status, told = read_by_another(redis_url)
-    assert status == 0, told
-    hold_to_records(queries, ledger)
-    steps = int(told)
-    assert steps > 5
-    for step in range(1, steps + 1, every):
-        for when in ("before", "after"):
-            spoil(ledger, came, left)
-            status, told = read_by_another(redis_url, f"{when} {step}")
-            assert status == -signal.SIGKILL, (when, step, told)
-            finder = Finder(ledger)
-            assert sum(group.count for group in finder.groups()[0]) == queries.totals()["quarantined"]
-            hold_to_records(queries, ledger)
-
-
 @pytest.mark.parametrize("oldest_first", [False, True])
 def test_several_groups_are_read_as_one_list_whose_pages_neither_skip_nor_repeat(
     ledgers: list[Ledger], oldest_first: bool
@@ -160,7 +83,7 @@ def spread(ledger: Ledger, count: int, tasks: int = 3) -> None:
         mid = keep(ledger, number, tasks)
         ledger.client.hset(ledger.keys.message(mid), "quarantined_at", 1_000_000 + number // 7)
         ledger.client.zadd(ledger.keys.quarantine, {mid: 1_000_000 + number // 7})
-    ledger.client.delete(*ledger.client.scan_iter(f"{ledger.keys.groups}:*"))
+    group_anew(ledger)
 
 
 @pytest.mark.parametrize("oldest_first", [False, True])

@@ -100,7 +100,8 @@ class Outbox(Extension):
             return bool(asked)
         own = getattr(self.host.app._tasks[task], "outbox", None)
         try:
-            return bool(self.host.settings.of(OutboxSettings).outbox if own is None else own)
+            chosen = self.host.settings.sections.get(OutboxSettings)
+            return bool((chosen and chosen.outbox) if own is None else own)
         except ConfigurationError:  # stops workers, not those who only publish
             return False
 

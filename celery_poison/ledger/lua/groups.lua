@@ -5,7 +5,7 @@
 -- ARGV[2] kind       queue | fingerprint
 -- ARGV[3] most       groups at most
 -- ARGV[4] skip       so many larger ones
--- RETURNS OK, messages in quarantine, groups there are, 1 while they are being put right, a JSON array in a line for each: its labels, messages,
+-- RETURNS OK, messages in quarantine, groups there are, a JSON array in a line for each: its labels, messages,
 --   its key, relapsed ones, the newest, when that came (ms), when the one that came first was first seen (ms)
 -- JOURNALS nothing
 local counts, rows = KEYS[2] .. ':' .. ARGV[2], {}
@@ -21,5 +21,4 @@ for i = 1, #flat, 2 do
   rows[#rows + 1] = table.concat({'[' .. flat[i], number(flat[i + 1]), '"' .. key:sub(-40) .. '"', relapsed,
     cjson.encode(newest[1] or ''), number(newest[2]), number(seen ~= '' and seen or newest[2]) .. ']'}, ',')
 end
-local repair = redis.call('EXISTS', KEYS[2] .. ':repair')
-return {'OK', redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', counts), repair, table.concat(rows, '\n')}
+return {'OK', redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', counts), table.concat(rows, '\n')}
