@@ -282,12 +282,11 @@ class Settings:
         " all.",
     )
     code_version: str = setting(
-        "", values.release, "Version of your own code; journalled, so that deploys can be compared."
+        "", values.short_name, "Version of your own code; journalled, so that deploys can be compared."
     )
-    release: str = setting("", values.release, "The same; its older name.")
     node: str = setting(
         "",
-        values.release,
+        values.short_name,
         "Machine below this worker, as you call it; journalled. Default: POISON_NODE of the environment;"
         " without either, deaths are compared by host alone.",
     )
@@ -325,22 +324,11 @@ class Settings:
             if complaint := known[name].metadata["check"](value):
                 shown = "<url>" if known[name].metadata["secret"] else repr(value)
                 raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")
-        cls._name_version(chosen)
         of_sections = {each: _values_of(each, chosen) for each in all_sections()}
         sections = {each: each(**values) for each, values in of_sections.items() if values}
         settings = cls(**_values_of(cls, chosen), sections=sections)
         settings._check_intervals()
         return settings
-
-    @staticmethod
-    def _name_version(chosen: dict[str, Any]) -> None:
-        """Let both names of the version of the user's code say the same."""
-        names = PREFIX + "code_version", PREFIX + "release"
-        version, older = (chosen.get(name) or "" for name in names)
-        if version and older and version != older:
-            said = f"{names[0]}={version!r} and {names[1]}={older!r}"
-            raise ConfigurationError(f"{said} name one thing: set the first alone")
-        chosen.update(dict.fromkeys(names, version or older))
 
     def _check_intervals(self) -> None:
         if self.quarantine_keep is not None and not self.quarantine_export:

@@ -85,7 +85,7 @@ def share(value: Any) -> str | None:
     return None if good else "use a number above 0 and up to 1, or None for never"
 
 
-def release(value: Any) -> str | None:
+def short_name(value: Any) -> str | None:
     good = isinstance(value, str) and len(value) <= 100 and value.isprintable()
     return None if good else "use your own name as text of at most 100 characters, or ''"
 

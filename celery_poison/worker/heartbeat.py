@@ -121,7 +121,7 @@ class WorkerFacts:
             "pool": pool.name,
             "concurrency": pool.slots,
             "started_at": int(time.time() * 1000),
-            "release": plugin.settings.release,
+            "release": plugin.settings.code_version,
             "machine": plugin.settings.node or os.environ.get("POISON_NODE", "")[:100],
             "guarded_tasks": plugin.guarded,
             "unguarded_tasks": ",".join(plugin.unguarded[:NAMED]),

@@ -318,7 +318,7 @@ class Outcomes:
     def interrupt(self, mid: str, start: Start) -> bool:
         """The same at once, by the caller's own thread; return whether the start had ended after all."""
         with suppress(StaleDelivery):
-            known = {"release": self.site.settings.release}
+            known = {"release": self.site.settings.code_version}
             return self.site.ledger.messages.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
         return False
 

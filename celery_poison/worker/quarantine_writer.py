@@ -232,7 +232,7 @@ class QuarantineWriter:
 
     def _known_of(self, message: Any, task: str) -> Known:
         traits = traits_of_message(message, task, self.site.recorder.secret, asks_user=False)
-        return {**traits._asdict(), "release": self.site.settings.release}
+        return {**traits._asdict(), "release": self.site.settings.code_version}
 
     def _added(self, mid: str) -> None:
         if record := self.site.ledger.read.record(mid):
@@ -258,5 +258,5 @@ class QuarantineWriter:
         """Return the journal's fields of a message of this worker beside its start."""
         asks_user = self.site.policies[task][0].fingerprint is not None
         traits = traits_of_message(message, task, self.site.recorder.secret, asks_user=asks_user)
-        ours = {"release": self.site.settings.release, "evidence": evidence.encode()}
+        ours = {"release": self.site.settings.code_version, "evidence": evidence.encode()}
         return {**traits._asdict(), **ours, "memory_kb": str(evidence.rss_kb or "")}

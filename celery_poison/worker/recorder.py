@@ -164,7 +164,7 @@ _EXEC, _ONE = command(b"EXEC"), bulk(b"1")
 
 def _end_entry(settings: Settings, keys: Keys) -> bytes:
     """Return the command that adds an end to the journal, with a place for each word of ``FILLED_IN``."""
-    fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD", "release": settings.release}
+    fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD", "release": settings.code_version}
     words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % settings.journal_maxlen, b"*"]
     template = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(bulk, words))
     for name in FIELDS:

@@ -122,7 +122,7 @@ class _Paper:
 def _finish(ended: Ended = Ended.DONE, maxlen: int | None = 1000) -> list[list[bytes]]:
     paper: Any = _Paper()
     policies: dict[str, tuple[Policy, bool]] = {"shop.charge": (Policy(), True)}
-    settings = Settings(release="1.2%3", journal="incidents" if maxlen is None else "attempts")
+    settings = Settings(code_version="1.2%3", journal="incidents" if maxlen is None else "attempts")
     recorder = Recorder(settings, Keys(), paper, "w1@host/0a1b", policies)
     recorder.secret = b"secret"
     ticket = Ticket("mid", "0a1b.7", "celery", Attempt(), len(BODY))

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.basics.parts import Turn
-from celery_poison.errors import ConfigurationError
 from celery_poison.extensions.deploy_guard import why_off
 from celery_poison.extensions.deploy_guard.first_runs import (
     DEATHS,
@@ -118,17 +117,9 @@ def test_NEW_18_what_a_newer_version_wrote_holds_nothing_back(raw: bytes) -> Non
         ({}, "poison_code_version is not set"),
         ({"poison_code_version": "1", "poison_trial": "queue"}, "poison_trial='queue'"),
         ({"poison_code_version": "1", "poison_observe_only": True}, "poison_observe_only is set"),
-        ({"poison_release": "1"}, ""),
+        ({"poison_code_version": "1"}, ""),
     ],
 )
 def test_NEW_18_what_keeps_the_guard_off_names_the_setting(conf: dict[str, object], said: str) -> None:
     told = why_off(Settings.from_conf({"poison_deploy_guard": True, **conf}))
     assert told.startswith(said) and bool(told) is bool(said)
-
-
-def test_NEW_18_both_names_of_the_code_version_say_the_same() -> None:
-    for name in ("poison_code_version", "poison_release"):
-        settings = Settings.from_conf({name: "7"})
-        assert (settings.code_version, settings.release) == ("7", "7")
-    with pytest.raises(ConfigurationError, match=r"poison_code_version='7' and poison_release='8'"):
-        Settings.from_conf({"poison_code_version": "7", "poison_release": "8"})

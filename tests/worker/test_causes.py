@@ -36,7 +36,7 @@ def test_NEW_2_every_death_has_its_cause_and_its_evidence(
 ) -> None:
     """The first one in the pool, the second in a cell; then it is in quarantine."""
     monkeypatch.setenv("POISON_NODE", "node-7")
-    crew: Crew = new_crew(redis_url, poison_release="v7")
+    crew: Crew = new_crew(redis_url, poison_code_version="v7")
     sent = {crew.send(task, *args).id: (task, args) for task, args in DEATHS}
     with crew.worker():
         crew.await_that(lambda: len(crew.quarantine.list()) == len(sent), "all in quarantine")
