@@ -103,8 +103,8 @@ class FleetTransitions(LedgerPart):
 
     def beat(
         self, worker: str, fields: Mapping[str, str | int], *, first: bool = False, run_id: str = ""
-    ) -> None:
-        """Renew the lease of a worker.
+    ) -> int:
+        """Renew the lease of a worker; return how many commands this Redis has refused since it started.
 
         Args:
             run_id: of the Redis at which its processes are subscribed to its channel; empty: they are not.
@@ -112,7 +112,8 @@ class FleetTransitions(LedgerPart):
         Raises:
             Fenced: it had been declared dead, and this incarnation never comes back.
         """
-        self._scripts.call("beat", rest=fields, worker=worker, first=first, run_id=run_id)
+        reply = self._scripts.call("beat", rest=fields, worker=worker, first=first, run_id=run_id)
+        return int(reply[1])
 
     def retire(self, worker: str) -> None:
         """Take a worker off the books that ends in peace."""

@@ -148,6 +148,17 @@ class Writer:
             with self._lock:
                 self._drop(pause=0.0)
 
+    def repeat(self) -> None:
+        """Tell Redis once more what comes first on every new connection: it may have refused some of it."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            try:
+                if self._connection is not None:
+                    self._connection._sock.sendall(self._on_connect())
+            except REDIS_ERRORS:
+                self._drop()
+
     def hang_up(self) -> None:
         """Break the connection, so that :meth:`wait` returns; from any thread, and for the last time."""
         connection: Any = self._connection if self._pid == os.getpid() else None

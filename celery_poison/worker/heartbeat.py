@@ -246,6 +246,7 @@ class Heartbeat:
     _sent_run_id = ""
     _sent_stopping = False
     _sent_room = 0
+    _refused: int | None = None
     _started = _has_ended = False
     services: list[Service] = field(init=False)
 
@@ -330,7 +331,8 @@ class Heartbeat:
         self.lease.asked()
         try:
             self.health.ensure_enrolled(self.ledger)
-            self.ledger.fleet.beat(self.site.me.worker, self.payload.now(), first=self._first, run_id=run_id)
+            now = self.payload.now()
+            refused = self.ledger.fleet.beat(self.site.me.worker, now, first=self._first, run_id=run_id)
         except Fenced:
             self._first = True
             if not self.shutdown.is_over:
@@ -349,4 +351,7 @@ class Heartbeat:
                 self._writer.open()
             self.health.is_up = True
             self.lease.confirmed(began)
+            if self._refused is not None and refused > self._refused:
+                self.lease.refused()
+            self._refused = refused
         self._due = began + self.site.settings.heartbeat_interval

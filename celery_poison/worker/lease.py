@@ -21,7 +21,7 @@ from celery_poison.ledger.writer import Writer, command
 from celery_poison.settings import Settings
 from celery_poison.worker.threads import start_real_thread
 
-_LAYOUT = struct.Struct("=dqqdq")
+_LAYOUT = struct.Struct("=dqqdqq")
 
 #: Seconds after which a heartbeat without an answer says that the ledger is slow, and after which it says
 #: nothing: it is given up, or this process stood still.
@@ -95,7 +95,7 @@ class Lease:
             self.fd = os.memfd_create("poison-lease")
             os.ftruncate(self.fd, _LAYOUT.size)
         self._memory = mmap.mmap(self.fd, _LAYOUT.size)
-        self._rejoins = self._void = self._returns = 0
+        self._rejoins = self._void = self._returns = self._refusals = 0
         self._asked_at = 0.0
         if fd is None:
             self.confirmed(clock())
@@ -124,6 +124,12 @@ class Lease:
         self._asked_at = 0.0
         self._write(float("inf"))
 
+    def refused(self) -> None:
+        """Redis has refused something, unknown whose: every process reports again what it runs."""
+        self._refusals += 1
+        confirmed_at, *_ = _LAYOUT.unpack_from(self._memory, 0)
+        self._write(confirmed_at)
+
     def rejoined(self) -> None:
         """The worker was taken for dead: every earlier start of it is doubtful from now on."""
         self._rejoins += 1
@@ -141,7 +147,14 @@ class Lease:
 
     def _write(self, confirmed_at: float) -> None:
         _LAYOUT.pack_into(
-            self._memory, 0, confirmed_at, self._rejoins, self._void, self._asked_at, self._returns
+            self._memory,
+            0,
+            confirmed_at,
+            self._rejoins,
+            self._void,
+            self._asked_at,
+            self._returns,
+            self._refusals,
         )
 
     def is_doubtful(self, token: str | None = None) -> bool:
@@ -149,7 +162,7 @@ class Lease:
 
         While Redis is slow to answer it is as if it were away: others hear the heartbeats that it takes.
         """
-        confirmed_at, _, _, asked_at, _ = _LAYOUT.unpack_from(self._memory, 0)
+        confirmed_at, _, _, asked_at, *_ = _LAYOUT.unpack_from(self._memory, 0)
         now, outdated = clock(), token is not None and self.is_outdated(token)
         return outdated or bool(now - confirmed_at > self._trust and not SLOW < now - asked_at < GIVEN_UP)
 
@@ -162,6 +175,11 @@ class Lease:
     def returns(self) -> int:
         """How often Redis answered the main process again after it had been away."""
         return int(_LAYOUT.unpack_from(self._memory, 0)[4])
+
+    @property
+    def refusals(self) -> int:
+        """How often Redis refused something between two heartbeats."""
+        return int(_LAYOUT.unpack_from(self._memory, 0)[5])
 
     @property
     def is_unanswered(self) -> bool:
@@ -193,12 +211,14 @@ def keep_child_alive(writer: Writer, keys: Keys, worker: str, settings: Settings
     renewal = command(b"SET", key, b"1", b"PX", b"%d" % lasts)
 
     def work() -> None:
-        returns = lease.returns
+        returns, refusals = lease.returns, lease.refusals
         while True:
             with no_fork():
                 writer.follow()
                 if returns != (returns := lease.returns):
                     writer.renew()
+                if refusals != (refusals := lease.refusals):
+                    writer.repeat()
                 writer.send(renewal)
             writer.wait(settings.heartbeat_interval)  # shorter when the connection breaks: it is opened anew
 

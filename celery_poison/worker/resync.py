@@ -120,7 +120,7 @@ class Resync:
     books: Books
     broker_is_away = False
     _recheck_until = _next_recheck = 0.0
-    _missing = 0
+    _missing = _refusals = 0
     #: Tokens on record that this worker did not know at the last look.
     _unknown: set[str] = field(default_factory=set, init=False)
 
@@ -137,6 +137,18 @@ class Resync:
         if self.window.broker.forgets:
             self._remind(self.deferred_cleanup.recent())
         self.disturbed()
+
+    def refused(self, times: int) -> None:
+        """Repeat what runs, and what has just ended, where Redis has refused something since the last call.
+
+        Args:
+            times: how often it has, by heartbeats.
+        """
+        if times != self._refusals:
+            self._refusals = times
+            self.writer.repeat()
+            self._remind(self.deferred_cleanup.recent())
+            self.disturbed()
 
     def connected(self, broker: Broker, *, again: bool) -> None:
         """Keep what ended just now on record: which acknowledgements the broker heard is unknown.

@@ -380,6 +380,7 @@ class GuardedWorker:
         # Nothing is forgotten here while Redis is away: it may come back having forgotten more than that.
         if self._writer.open():
             self._resync.heard_from(self._writer.run_id)
+            self._resync.refused(self._lease.refusals)
             self._resync.clean_up()
             self._resync.recheck()
         raise Retry(PAUSE)

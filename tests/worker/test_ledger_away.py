@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_poison.ledger.keys import Keys
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.worker.conftest import Crew
@@ -69,6 +70,28 @@ def test_a_ledger_that_refuses_writes_is_counted_and_stops_nobody(
         crew.await_that(lambda: crew.done() == 11, "done")
         ledger_server.client().config_set("maxmemory", "0")
         crew.await_that(lambda: crew.unguarded() >= 10, "counted")
+
+
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.matrix)])
+def test_NEW_24_a_start_that_redis_refused_between_two_heartbeats_is_on_record_after_the_next(
+    apart: Callable[..., Crew], ledger_server: RedisServer, pool: str
+) -> None:
+    crew = apart(poison_heartbeat_interval=1.5, poison_activation_interval=10.0)
+    admin, leases = ledger_server.client(), Keys().leases
+    with crew.worker(pool=pool):
+        crew.await_that(lambda: admin.zcard(leases), "it lives")
+        beats = admin.zrange(leases, 0, -1, withscores=True)
+        crew.await_that(lambda: admin.zrange(leases, 0, -1, withscores=True) != beats, "a heartbeat")
+        admin.config_set("maxmemory", "1")
+        sent = crew.send("gated", 0)
+        crew.await_that(lambda: crew.starts("gated"), "it runs")
+        admin.config_set("maxmemory", "0")
+        assert crew.nothing_runs(), "its start was refused"
+        running = crew.quarantine.queries.running
+        crew.await_that(lambda: [start.id for _, start, _ in running()] == [sent.id], "it is on record")
+        crew.marks.open_gate()
+        crew.await_that(crew.nothing_runs, "and off it")
+    assert crew.no_strikes()
 
 
 def test_a_strike_that_cannot_be_recorded_holds_its_message_back(

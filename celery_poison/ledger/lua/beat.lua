@@ -10,7 +10,8 @@
 -- ARGV[3] first   1 for the first beat
 -- ARGV[4] run_id  of the server at which its main process is subscribed, '' for none
 -- ARGV[5] fields  field, value, ... from here on
--- RETURNS OK, now in ms | FENCED (it was declared dead, and is so for ever: it must rejoin under a new name)
+-- RETURNS OK, how many commands this server has refused since it started (0 where it may not be asked)
+--   | FENCED (it was declared dead, and is so for ever: it must rejoin under a new name)
 -- JOURNALS worker_started (first beat)
 local now = now_ms()
 if redis.call('ZSCORE', KEYS[3], ARGV[2]) then return {'FENCED'} end
@@ -33,4 +34,10 @@ if ARGV[3] == '1' then
   journal(KEYS[6], ARGV[1], {event = 'worker_started', worker = ARGV[2],
     note = machine ~= '' and 'on ' .. machine or '', release = redis.call('HGET', KEYS[2], 'release')})
 end
-return {'OK', now}
+-- Only what a sound command gets: other errors are of whoever asks, or made up by scripts.
+local kinds = 'OOM MISCONF NOREPLICAS READONLY MASTERDOWN LOADING BUSY CLUSTERDOWN MOVED ASK TRYAGAIN'
+local refused, errors = 0, redis.pcall('INFO', 'errorstats')
+for kind in string.gmatch(type(errors) == 'string' and kinds or '', '%u+') do
+  refused = refused + tonumber(string.match(errors, 'errorstat_' .. kind .. ':count=(%d+)') or 0)
+end
+return {'OK', refused}
