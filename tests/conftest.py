@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from celery_poison.testing import RedisServer, Worker, find_redis_binary
 from tests import split
 from tests.apps.factory import keep_extensions
+from tests.harness.declared import watched
 from tests.harness.preloaded import Starter
 from tests.harness.servers import RabbitServer, SharedRabbit, end_shared
 from tests.services import (
@@ -91,6 +92,13 @@ def new_redis_url(redis_server: RedisServer, _databases: Iterator[int]) -> Calla
 def redis_url(new_redis_url: Callable[[], str]) -> str:
     """An empty Redis database."""
     return new_redis_url()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _watched_scripts() -> Iterator[None]:
+    """No script reaches a key that it does not name, except those of which that is known (NEW-24)."""
+    with watched():
+        yield
 
 
 @pytest.fixture(scope="session")

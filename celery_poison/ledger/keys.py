@@ -1,6 +1,6 @@
 """Every key name of the ledger is built here and nowhere else; docs/keys.md says what each holds.
 
-All keys share one hash tag, the namespace, so that every script is legal on Redis Cluster too.
+All keys share one hash tag, the namespace: on a cluster they are in one slot, and scripts reach all of them.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ import re
 from importlib import resources
 
 import pytest
+import redis
 
 from celery_poison.extensions import ORDER
 from celery_poison.ledger import scripts
+from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import Code, Script
 
@@ -69,3 +71,17 @@ def test_a_header_that_lies_is_refused() -> None:
 def test_no_script_builds_a_key_of_its_own() -> None:
     for name in NAMES:
         assert not re.search(r"redis\.call\('\w+', '[^']", _text(name)), name
+
+
+def test_NEW_24_every_script_names_a_key_by_which_a_cluster_finds_the_node() -> None:
+    assert all(scripts.script(name).keys for name in NAMES)
+
+
+def test_NEW_24_a_script_that_reaches_a_key_which_it_does_not_name_is_caught(redis_url: str) -> None:
+    client, named = open_redis(redis_url), Keys("shop").prefix
+    reaching = "-- KEYS[1] meta\n-- ARGV[1] key\nreturn redis.pcall('EXISTS', KEYS[1], ARGV[1])"
+    known, other = (Script(name, reaching).text for name in ("released", "new"))
+    assert client.eval(known, 1, f"{named}meta", f"{named}message:1") == 0
+    for text, key in ((known, "{mail}:message:1"), (other, f"{named}message:1")):
+        with pytest.raises(redis.ResponseError, match="does not name: EXISTS"):
+            client.eval(text, 1, f"{named}meta", key)
