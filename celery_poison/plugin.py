@@ -125,7 +125,8 @@ class Plugin:
 
     def open_ledger(self) -> Ledger:
         """Return a ledger with a client of its own; nothing is connected yet."""
-        client = open_redis(self.ledger_url, dict(self.app.conf.broker_transport_options or {}))
+        options = dict(self.app.conf.broker_transport_options or {})
+        client = open_redis(self.ledger_url, options, key=self.keys.prefix)
         return Ledger(client, self.keys, self.settings.journal_maxlen)
 
     @cached_property

@@ -187,9 +187,9 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
     return nearest(name, names) or f": valid names are {', '.join(sorted(names))}"
 
 
-_SECRETS = re.compile(r"//[^;?]*@|\?[^;]*")
+_SECRETS = re.compile(r"(//|;(?![^;?]*//))[^;?]*@|\?[^;]*")
 
 
 def without_secrets(url: str) -> str:
     """Return a URL without user, password and query, which may hold either."""
-    return _SECRETS.sub(lambda found: "//" if found[0].startswith("//") else "", url)
+    return _SECRETS.sub(lambda found: found[1] or "", url)

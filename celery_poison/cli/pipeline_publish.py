@@ -106,8 +106,9 @@ def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
 def _ledger(options: Mapping[str, Any]) -> Iterator[Ledger]:
     if not options.get("url"):
         raise ConfigurationError("publish needs the ledger: an app, or --redis URL")
-    with open_redis(options["url"], {"master_name": options.get("master_name")}) as client:
-        yield Ledger(client, Keys(options.get("namespace") or "poison"))
+    keys = Keys(options.get("namespace") or "poison")
+    with open_redis(options["url"], {"master_name": options.get("master_name")}, key=keys.prefix) as client:
+        yield Ledger(client, keys)
 
 
 def _who(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.ledger import cluster
 from celery_poison.ledger.credentials import without_provider
 from celery_poison.ledger.in_step import keep_in_step
 from celery_poison.ledger.keys import Keys
@@ -45,15 +46,17 @@ class Namespace(Protocol):
     keys: Keys
 
 
-def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redis:
+def open_redis(url: str, options: Mapping[str, Any] | None = None, *, key: str = "{poison}:") -> redis.Redis:
     """Return a client for ``url``; nothing is connected yet.
 
     Args:
         url: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://`` or
             ``sentinel://host:port/db;sentinel://host:port`` URLs. TLS is spoken to ``rediss://``, and to the
             master where the first Sentinel's URL has TLS options: see :func:`with_tls`. As in kombu,
-            ``?credential_provider=module.Class`` may say who logs in.
+            ``?credential_provider=module.Class`` may say who logs in. ``redis://host:port;host:port?cluster=true``
+            are some nodes of a cluster.
         options: the broker's transport options; only ``master_name`` and ``sentinel_kwargs`` are read.
+        key: any key of the ledger; of a cluster, the client is for the owner of its slot.
 
     Raises:
         ConfigurationError: a Sentinel URL without a ``master_name``, or a URL that makes no sense.
@@ -66,23 +69,29 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
     )
     if url.startswith("sentinel://"):
         return _open_sentinel(url, dict(options or {}), timeouts)
+    try:
+        if cluster.is_cluster(url):
+            return cluster.open_cluster(url, key, {**timeouts, "socket_keepalive": True})
+        return _open_one(url, timeouts)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"poison_redis_url: {error}") from None
+
+
+def _open_one(url: str, timeouts: dict[str, Any]) -> redis.Redis:
     # Of several brokers to fail over to, the first holds the ledger; Celery spells some options its way.
     url, tls = without_tls(url.split(";")[0])
     url, provider = without_provider(url)
     url = re.sub(r"^redis\+socket://", "unix://", fit_for_redis(url))
     if not url.startswith("unix://"):
         timeouts["socket_keepalive"] = True
-    try:
-        return redis.Redis.from_url(url, **timeouts, **tls, **provider)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"poison_redis_url: {error}") from None
+    return redis.Redis.from_url(url, **timeouts, **tls, **provider)
 
 
 def _check_ports(url: str) -> None:
     """Raise ConfigurationError where a URL ends before its host does."""
     for part in url.split(";"):
         try:
-            urlsplit(part).port  # noqa: B018
+            urlsplit(part if "//" in part else f"//{part}").port  # noqa: B018
         except ValueError:
             raise ConfigurationError(
                 "poison_redis_url (or the URL of the broker or backend that stands in for it): its host"
@@ -183,6 +192,11 @@ def who_answers(client: redis.Redis) -> tuple[str, float]:
     return str(info["run_id"]), float(info["uptime_in_seconds"])
 
 
+def minimum_version(client: redis.Redis) -> tuple[int, int]:
+    """Return the version of Redis from which on it can be this client's ledger."""
+    return MINIMUM_VERSION if cluster.owner_of(client.connection_pool) is None else cluster.MINIMUM_VERSION
+
+
 def check_server(client: redis.Redis) -> list[str]:
     """Return the weaknesses of the server as a ledger, the most serious first; empty when all is well.
 
@@ -196,9 +210,11 @@ def check_server(client: redis.Redis) -> list[str]:
     with suppress(redis.RedisError):  # this user may not ask
         saving = client.config_get("save")
     version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
-    if version < MINIMUM_VERSION:
+    minimum = minimum_version(client)
+    if version < minimum:
         raise ConfigurationError(
-            f"Redis {info['redis_version']} is too old for the ledger: 6.2 or newer is needed"
+            f"Redis {info['redis_version']} is too old for the ledger:"
+            f" {'.'.join(map(str, minimum))} or newer is needed"
         )
     eviction = str(info.get("maxmemory_policy", "noeviction"))
     if eviction.startswith("allkeys-"):

