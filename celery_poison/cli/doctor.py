@@ -17,6 +17,7 @@ from celery_poison.basics.text import command, count_of, duration, some_of, when
 from celery_poison.broker.bounds import bounded_connection
 from celery_poison.broker.kinds import broker_of
 from celery_poison.cli import redis_checks
+from celery_poison.cli.cluster_checks import cluster
 from celery_poison.cli.command import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.cli.destination_checks import destinations
 from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
@@ -133,6 +134,7 @@ def _examine_ledger(app: Celery, settings: Settings, ledger: Ledger) -> Iterator
     yield redis_checks.encryption(ledger.client)
     yield from redis_checks.server(ledger.client)
     yield redis_checks.durability(ledger.client, settings.durability)
+    yield from cluster(ledger.client, settings.durability)
     yield from redis_checks.rights(ledger.client, ledger.keys)
     yield from redis_checks.clock(ledger.client)
     yield _check_owner(app, ledger.read)

@@ -14,7 +14,8 @@ from typing import Any
 import redis
 
 from celery_poison.basics.parts import Finding
-from celery_poison.ledger.connection import MINIMUM_VERSION, clear_errors
+from celery_poison.ledger.cluster import owner_of
+from celery_poison.ledger.connection import MINIMUM_VERSION, clear_errors, minimum_version
 from celery_poison.ledger.durability import NoPromise, find_means
 from celery_poison.ledger.keys import Keys
 
@@ -60,7 +61,7 @@ def server(client: redis.Redis) -> Iterator[Finding]:
         cure = "allow INFO to this user (ACL SETUSER ... +info), or check these yourself"
         yield Finding("redis", "version, persistence and eviction cannot be checked", cure)
         return
-    yield _version(info)
+    yield _version(info, minimum_version(client))
     yield _persistence(client, info)
     yield _eviction(info)
     yield _memory(info)
@@ -71,7 +72,7 @@ def server(client: redis.Redis) -> Iterator[Finding]:
         yield Finding("role", "primary")
 
 
-def _version(info: Info) -> Finding:
+def _version(info: Info, minimum: tuple[int, int] = MINIMUM_VERSION) -> Finding:
     version = str(info["redis_version"])
     if "dragonfly_version" in info:
         finding = (
@@ -81,13 +82,17 @@ def _version(info: Info) -> Finding:
         return Finding("version", finding, _REDIS_OR_VALKEY, broken=True)
     if tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_VERSION:
         return Finding("version", f"Redis {version} is too old", "use Redis 6.2 or newer", broken=True)
+    if tuple(int(part) for part in version.split(".")[:2]) < minimum:
+        finding = f"Redis {version} is too old for a ledger on a cluster"
+        return Finding("version", finding, "use Redis 7.0 or newer", broken=True)
     if "mvcc_depth" in info:
         return Finding("version", f"KeyDB {version}: never tried", _REDIS_OR_VALKEY)
-    if info.get("cluster_enabled"):
-        finding = f"Redis Cluster, {version}: a command whose key lies on another node is refused"
-        return Finding("version", finding, f"{_REDIS_OR_VALKEY} without cluster-enabled")
     valkey = info.get("valkey_version")
-    return Finding("version", f"Valkey {valkey}" if valkey else f"Redis {version}")
+    name = f"Valkey {valkey}" if valkey else f"Redis {version}"
+    if info.get("cluster_enabled") and minimum == MINIMUM_VERSION:
+        finding = f"{name} is a node of a cluster: without its slot, it refuses every command of the ledger"
+        return Finding("version", finding, "add ?cluster=true to poison_redis_url")
+    return Finding("version", f"{name}, a cluster" if info.get("cluster_enabled") else name)
 
 
 def _persistence(client: redis.Redis, info: Info) -> Finding:
@@ -243,8 +248,10 @@ def _presence(client: redis.Redis, keys: Keys) -> Finding:
     """
     channel = keys.channel(f"doctor/{secrets.token_hex(8)}")
     missing = list[str]()
+    sharded = owner_of(client.connection_pool) is not None
     for rule, *words in (
         ("+info", "INFO", "server"),
+        *([("+ssubscribe", "SSUBSCRIBE", channel)] if sharded else []),
         ("+subscribe", "SUBSCRIBE", channel),
         ("+pubsub", "PUBSUB", "NUMSUB", channel),
         ("+publish", "PUBLISH", channel, ""),

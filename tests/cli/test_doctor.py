@@ -11,6 +11,8 @@ import pytest
 from celery import Celery
 from kombu import Queue
 
+from celery_poison.basics.parts import Finding
+from celery_poison.cli import cluster_checks
 from celery_poison.cli import redis_checks as server_checks
 from celery_poison.cli.doctor import _check_queues
 from celery_poison.plugin import plugin_of
@@ -256,7 +258,7 @@ def test_a_user_without_INFO_is_warned_instead_of_stopped(
         ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, "ok", "Valkey 9.1.2"),
         ({"redis_version": "7.4.0", "dragonfly_version": "df-v1.40.1"}, "FAIL", "Dragonfly df-v1.40.1"),
         ({"redis_version": "6.3.4", "mvcc_depth": 0}, "warn", "KeyDB 6.3.4"),
-        ({"redis_version": "8.0.6", "cluster_enabled": 1}, "warn", "Redis Cluster, 8.0.6"),
+        ({"redis_version": "8.0.6", "cluster_enabled": 1}, "warn", "Redis 8.0.6 is a node of a cluster"),
         ({"redis_version": "8.0.6", "cluster_enabled": 0}, "ok", "Redis 8.0.6"),
     ],
 )
@@ -265,6 +267,32 @@ def test_a_server_is_named_and_one_that_is_too_old_or_not_a_single_Redis_is_foun
 ) -> None:
     found = server_checks._version(info)
     assert (found.level, found.said.startswith(said)) == (level, True)
+    assert bool(found.cure) is (level != "ok")
+
+
+def test_NEW_24_a_cluster_that_is_asked_for_as_one_is_well_from_Redis_7_on() -> None:
+    info = {"redis_version": "7.2.4", "valkey_version": "9.1.2", "cluster_enabled": 1}
+    assert server_checks._version(info, (7, 0)).said == "Valkey 9.1.2, a cluster"
+    assert server_checks._version({"redis_version": "6.2.14"}, (7, 0)).level == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "says"),
+    [
+        (cluster_checks._failover({"cluster-node-timeout": "15000"}), "warn", "about 22 s"),
+        (cluster_checks._failover({"cluster-node-timeout": "5000"}), "ok", "about 8 s"),
+        (cluster_checks._coverage({"cluster-require-full-coverage": "yes"}), "warn", "any other master dies"),
+        (cluster_checks._coverage({"cluster-require-full-coverage": "no"}), "ok", "does not depend"),
+        (cluster_checks._moves({"redis_version": "8.0.6"}), "ok", "key by key"),
+        (cluster_checks._moves({"redis_version": "7.2.4", "valkey_version": "9.1.2"}), "ok", "in a moment"),
+        (cluster_checks._replicas({"connected_slaves": 1}), "warn", "1: after a failover"),
+        (cluster_checks._replicas({"connected_slaves": 2}), "ok", "2: one is left"),
+    ],
+)
+def test_NEW_24_what_keeps_a_ledger_on_a_cluster_away_is_said_with_its_cure(
+    found: Finding, level: str, says: str
+) -> None:
+    assert (found.level, says in found.said) == (level, True)
     assert bool(found.cure) is (level != "ok")
 
 
