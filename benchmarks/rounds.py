@@ -15,6 +15,7 @@ from cputime import Cpu
 from queues import RabbitQueue, RedisQueue
 
 from celery_poison.testing import RedisServer, Worker, wait_until
+from tests.harness.cluster import ClusterSet
 from tests.harness.proxy import TcpProxy
 
 WARM_UP = 200
@@ -31,6 +32,7 @@ class Setup(NamedTuple):
         broker: ``redis`` (which holds the ledger, too) or ``rabbitmq``.
         delay: seconds that a proxy adds to a round trip to Redis.
         tree: a checkout whose celery_poison the worker imports; empty: this one.
+        ledger: ``alone`` on a Redis of its own, or on a ``cluster``; empty: on the Redis that all have.
     """
 
     guarded: bool
@@ -43,6 +45,7 @@ class Setup(NamedTuple):
     broker: str = "redis"
     delay: float = 0.0
     tree: str = ""
+    ledger: str = ""
 
 
 class Round(NamedTuple):
@@ -61,6 +64,10 @@ class Round(NamedTuple):
     others: float
 
 
+#: Where a ledger can be that is not with the broker. Its processor time counts as nobody's.
+_LEDGERS = {"alone": RedisServer, "cluster": ClusterSet}
+
+
 def run(setup: Setup) -> Round:
     """Run one round."""
     with ExitStack() as stack:
@@ -69,6 +76,8 @@ def run(setup: Setup) -> Round:
         env = workers.environment(server, guarded=setup.guarded, results=setup.results)
         if setup.tree:
             env["PYTHONPATH"] = setup.tree
+        if setup.ledger:
+            env["BENCH_LEDGER"] = stack.enter_context(_LEDGERS[setup.ledger]()).url()
         queue = _queue(setup, server, env)
         stack.enter_context(queue)
         env["BENCH_BROKER"] = queue.url

@@ -43,6 +43,8 @@ def measure(kind: str, args: argparse.Namespace) -> list[Pair]:
         rest = kind, args.tasks, with_results, *worker, args.broker, args.delay_ms / 1000
         old = args.against and str(args.against.resolve())
         setups = {True: Setup(True, *rest), False: Setup(bool(old), *rest, old or "")}
+        if args.cluster:
+            setups = {True: Setup(True, *rest, "", "cluster"), False: Setup(True, *rest, "", "alone")}
         done = {guarded: rounds.run(setups[guarded]) for guarded in order}
         pairs.append((done[False], done[True]))
         _say(args, f"  {kind} {number + 1}/{args.pairs}: {_line(*pairs[-1], args.tasks)}")
@@ -142,9 +144,15 @@ def environment(args: argparse.Namespace) -> dict[str, Any]:
         "redis_delay_ms": args.delay_ms,
         "results": args.results,
         "journal": "attempts",
-        "plain": f"guarded by {args.against.name}" if args.against else "Celery alone",
+        "plain": _beside(args),
         "receive": "kombu" if args.kombu_receive else "in one step",
     }
+
+
+def _beside(args: argparse.Namespace) -> str:
+    if args.cluster:
+        return "guarded, its ledger on one Redis and not on a cluster"
+    return f"guarded by {args.against.name}" if args.against else "Celery alone"
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -176,6 +184,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--against", type=Path, metavar="TREE", help="guarded, by another checkout, in the place of plain"
+    )
+    parser.add_argument(
+        "--cluster", action="store_true", help="guarded twice: the ledger on a cluster, and on one Redis"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")

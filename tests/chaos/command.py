@@ -19,7 +19,7 @@ import redis
 from celery_poison.demo.programs import Interrupted, Interruptions
 from tests.chaos import remains, report
 from tests.chaos.excuses import GATE, IN_MINGLE, Wrong
-from tests.chaos.faults import EVERY_BROKER, KINDS, NEED_A_DISK, possible
+from tests.chaos.faults import EVERY_BROKER, EVERY_LEDGER, KINDS, NEED_A_DISK, possible
 from tests.chaos.judge import HEALTHY, Outcome, judge, judge_plain
 from tests.chaos.plan import make_plan, play, shortest
 from tests.chaos.runs import Blow, Facts, Fault, read_lines, runs_of
@@ -30,6 +30,9 @@ from tests.chaos.stage import SLOTS, WORKERS, Options, Stage, meanwhile
 PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 600.0, 45.0, 130.0
 #: What Celery says when a worker gives up, and the traceback behind it.
 UNRECOVERABLE = re.compile(r"(Unrecoverable error: .*)((?:\n(?!\[).*)*)")
+
+#: Where the ledger is, in words.
+_WHERE = {"beside": "beside that", "cluster": "on a cluster"}
 
 _EPILOG = """\b
 Examples:
@@ -46,6 +49,8 @@ Exit status: 0 nothing failed, 1 something did, 2 wrong usage, 3 no Redis or Rab
 @click.command("chaos", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--pool", type=click.Choice(list(SLOTS)), default="prefork", show_default=True)
 @click.option("--broker", type=click.Choice(EVERY_BROKER), default="redis", show_default=True)
+@click.option("--ledger", type=click.Choice(EVERY_LEDGER), default="beside", show_default=True,
+              help="Beside the broker, or on a cluster.")  # fmt: skip
 @click.option("--trial", type=click.Choice(["cell", "queue", "off"]), default="cell", show_default=True,
               help="poison_trial of the workers.")  # fmt: skip
 @click.option("--minutes", type=click.FloatRange(0.1, 1440), default=1.0, show_default=True,
@@ -61,7 +66,7 @@ Exit status: 0 nothing failed, 1 something did, 2 wrong usage, 3 no Redis or Rab
               help="Append a row of Markdown to this file.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; progress goes to stderr.")
 def chaos(
-    pool: str, broker: str, trial: str, minutes: float, seed: int, names: str, guarded: bool,
+    pool: str, broker: str, ledger: str, trial: str, minutes: float, seed: int, names: str, guarded: bool,
     keep: Path | None, runs: int, table: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Break servers and workers of a private fleet, and see what is lost.
@@ -70,8 +75,9 @@ def chaos(
     that was made from a seed. When all is quiet again, the tasks' own log tells whether each message
     was done once. Needs nothing that runs already, and leaves nothing behind.
     """
-    chosen = _chosen(names, pool, broker)
-    options = Options(pool, broker, trial, not guarded, disks=any(name in NEED_A_DISK for name in chosen))
+    chosen = _chosen(names, pool, broker, ledger)
+    disks = any(name in NEED_A_DISK for name in chosen)
+    options = Options(pool, broker, trial, not guarded, disks, ledger)
     plan = make_plan(chosen, minutes * 60, seed, WORKERS)
     with Interruptions() as interruptions:
 
@@ -99,13 +105,17 @@ def chaos(
     sys.exit(1 if outcome.failures else 0)
 
 
-def _chosen(names: str, pool: str, broker: str) -> list[str]:
-    there_are = possible(pool, broker)
+def _chosen(names: str, pool: str, broker: str, ledger: str) -> list[str]:
+    there_are = possible(pool, broker, ledger)
     if names != "all":
         chosen = [name.strip() for name in names.split(",")]
         for name in chosen:
             if name not in there_are:
-                known = f"not with {pool} on {broker}" if name in KINDS else "no such fault"
+                known = (
+                    f"not with {pool} on {broker}, its ledger {_WHERE[ledger]}"
+                    if name in KINDS
+                    else "no such fault"
+                )
                 raise click.BadParameter(f"{name}: {known}; there are {', '.join(there_are)}")
         return chosen
     without = [name for name in NEED_A_DISK if name in there_are and os.geteuid()]

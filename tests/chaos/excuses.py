@@ -242,7 +242,10 @@ OF_CONNECTIONS = (
     "net-freeze-15", "net-half-open",
 )  # fmt: skip
 #: What keeps a ledger from answering that is not the broker.
-OF_THE_LEDGER = ("redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "disk-full")
+OF_THE_LEDGER = (
+    "redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "reshard", "failover",
+    "other-master", "disk-full",
+)  # fmt: skip
 #: What keeps the heartbeats of a worker, or of all, from Redis for less than it takes to be taken for dead.
 SHORT = (*OF_THE_LEDGER[:-1], "net-freeze-4", "stop-4")
 #: What keeps an acknowledgement from getting out.

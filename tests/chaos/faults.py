@@ -26,6 +26,7 @@ EVERY_BROKER = ("redis", "sentinel", "rabbitmq")
 #: On a Redis that does not fail over by itself as soon as it does not answer.
 ONE_REDIS = ("redis", "rabbitmq")
 EVERY_POOL = tuple(SLOTS)
+EVERY_LEDGER = ("beside", "cluster")
 #: Who may not mount a small file system cannot fill one.
 NEED_A_DISK = ("disk-full", "redis-full")
 
@@ -35,13 +36,14 @@ class Kind(NamedTuple):
 
     ``do`` is given the stage, the plan's fault and the blow to be filled in. ``owns`` names what no other
     fault may touch meanwhile, with ``{worker}`` for the number of the one it strikes; empty for nothing.
-    ``brokers`` and ``pools``: where there is such a thing.
+    ``brokers``, ``pools`` and ``ledgers``: where there is such a thing.
     """
 
     do: Callable[..., None]
     owns: str
     brokers: tuple[str, ...]
     pools: tuple[str, ...]
+    ledgers: tuple[str, ...]
 
 
 KINDS: dict[str, Kind] = {}
@@ -53,20 +55,25 @@ def fault(
     owns: str = "",
     brokers: tuple[str, ...] = EVERY_BROKER,
     pools: tuple[str, ...] = EVERY_POOL,
+    ledgers: tuple[str, ...] = EVERY_LEDGER,
     **settings: Any,
 ) -> Callable[[T], T]:
     """Enter a function into the list; ``settings`` are further arguments for it."""
 
     def enter(do: T) -> T:
-        KINDS[name] = Kind(partial(do, **settings), owns, brokers, pools)
+        KINDS[name] = Kind(partial(do, **settings), owns, brokers, pools, ledgers)
         return do
 
     return enter
 
 
-def possible(pool: str, broker: str) -> list[str]:
+def possible(pool: str, broker: str, ledger: str = "beside") -> list[str]:
     """Return the names of all faults that there are with such a fleet."""
-    return [name for name, kind in KINDS.items() if pool in kind.pools and broker in kind.brokers]
+    return [
+        name
+        for name, kind in KINDS.items()
+        if pool in kind.pools and broker in kind.brokers and ledger in kind.ledgers
+    ]
 
 
 # --- workers die, stand still, leave and come back with another time --------------------------------------
@@ -299,7 +306,7 @@ def _await_redis(stage: Stage) -> None:
 
 def _parked(stage: Stage) -> set[str]:
     _await_redis(stage)
-    with stage.redis.client(decode_responses=False) as client:
+    with stage.ledger.client(decode_responses=False) as client:
         bodies: Any = client.hvals(Keys().parcels)
     return {id.decode() for body in bodies for id in _TASK_ID.findall(body)}
 
@@ -331,6 +338,27 @@ def _failover(stage: Stage, fault: Fault, blow: Blow, kill: bool) -> None:
     if kill:
         stage.sentinel.replica.start()
     stage.sentinel.wait_whole()
+
+
+@fault("reshard", owns="cluster", ledgers=("cluster",))
+def _reshard(stage: Stage, fault: Fault, blow: Blow) -> None:
+    """The ledger's slot moves to another master, key by key, with enough beside it to take a while."""
+    with stage.cluster.filled(10_000):
+        stage.cluster.move()
+
+
+@fault("failover", owns="cluster", ledgers=("cluster",))
+def _owner_dies(stage: Stage, fault: Fault, blow: Blow) -> None:
+    """The owner of the ledger's slot is killed, its replica takes over, and it comes back as that one's."""
+    stage.cluster.lose_owner().start()
+    stage.cluster.wait_whole()
+
+
+@fault("other-master", owns="cluster", ledgers=("cluster",))
+def _other_dies(stage: Stage, fault: Fault, blow: Blow) -> None:
+    """The same happens to a master that has nothing of the ledger."""
+    stage.cluster.lose_another().start()
+    stage.cluster.wait_whole()
 
 
 @fault("rabbit-kill", owns="rabbit", brokers=("rabbitmq",))

@@ -61,7 +61,8 @@ def look(stage: Stage) -> Left:
     known: dict[str, set[str]] = {}
     with stage.redis.client() as client:
         counts = dict(_of_broker(stage, client))
-        if not stage.options.plain:
+    if not stage.options.plain:
+        with stage.ledger.client() as client:
             counts |= dict(_of_ledger(client, known))
     if stage.options.broker == "rabbitmq":  # a copy may come
         counts[ENDS] = len(known.pop(ITS_END, ()))
@@ -117,7 +118,7 @@ def left_behind(stage: Stage) -> dict[str, int]:
     """Return keys that no living worker needs, bytes that are too many for them, and temporary files."""
     found: dict[str, int] = {}
     stays, size = {*_OF_BROKER, *(getattr(_KEYS, name) for name in _STAYS)}, 0
-    with stage.redis.client() as client:
+    with stage.ledger.client() as client:
         for key in client.scan_iter(count=1000):
             if key not in stays and not key.startswith(_STAY) and not key.endswith(_OF_CELERY):
                 found[f"key {key}"] = 1

@@ -30,6 +30,7 @@ def as_dict(outcome: Outcome, options: Options, seed: int, minutes: float) -> di
         "seed": seed,
         "pool": options.pool,
         "broker": options.broker,
+        "ledger": options.ledger,
         "trial": options.trial,
         "plain": options.plain,
         "minutes": minutes,
@@ -45,7 +46,8 @@ def as_dict(outcome: Outcome, options: Options, seed: int, minutes: float) -> di
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield what somebody reads who looks at the end of a run, of what a program reads."""
-    fleet = f"{found['pool']} on {found['broker']}{', plain' if found['plain'] else ''}"
+    apart = ", ledger on a cluster" if found["ledger"] == "cluster" else ""
+    fleet = f"{found['pool']} on {found['broker']}{apart}{', plain' if found['plain'] else ''}"
     sent = f"{found['messages']} messages, {found['poisons']} of them poison"
     faults = sum(found["faults"].values())
     yield f"seed {found['seed']}, {fleet}: {sent}, {faults} faults; {'all held' if found['ok'] else 'FAILED'}"

@@ -23,6 +23,7 @@ from tests.chaos.app import SETUP, UNPICKLED, WORK, Deadly, build
 from tests.chaos.excuses import DEATH
 from tests.chaos.runs import Blow, Sent
 from tests.chaos.surroundings import CLOCK, CLOCKWORK, set_clock, small_disk
+from tests.harness.cluster import ClusterSet
 from tests.harness.proxy import TcpProxy
 from tests.harness.servers import RabbitServer, SentinelSet
 
@@ -38,13 +39,18 @@ OWN = "POISON_CHAOS_LIFE_ID"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the fleet is; ``disks``: temporary and append-only files are on small ones of their own."""
+    """What the fleet is.
+
+    ``disks``: temporary and append-only files are on small ones of their own. ``ledger``: beside the broker,
+    on its Redis where it is one, or on a cluster.
+    """
 
     pool: str = "prefork"
     broker: str = "redis"
     trial: str = "cell"
     plain: bool = False
     disks: bool = False
+    ledger: str = "beside"
 
     @property
     def trial_worker(self) -> int:
@@ -71,6 +77,7 @@ class Stage:
 
     rabbit: RabbitServer
     sentinel: SentinelSet
+    cluster: ClusterSet
 
     def __init__(self, options: Options, directory: Path, seed: int, stopping: threading.Event) -> None:
         self.options, self.directory = options, directory
@@ -117,6 +124,8 @@ class Stage:
         if self.options.broker == "rabbitmq":
             self.rabbit = enter(RabbitServer())
             ports.append(self.rabbit.port)
+        if self.options.ledger == "cluster":
+            self.cluster = enter(ClusterSet(**{"cluster-require-full-coverage": "no"}))
         self.app = build(self._settings())
         stack.callback(self.app.close)
         for number in self.numbers:
@@ -146,7 +155,9 @@ class Stage:
         if self.options.plain:
             settings |= {"task_acks_late": True, "task_reject_on_worker_lost": True}
         else:
-            settings |= {"poison_redis_url": urls[0], "poison_trial": self.options.trial}
+            on_cluster = self.options.ledger == "cluster"
+            settings |= {"poison_redis_url": self.cluster.url() if on_cluster else urls[0]}
+            settings |= {"poison_trial": self.options.trial}
             settings["poison_stuck_after"] = 8.0  # no fault lasts for long
         transport: dict[str, Any] = {}
         if on_rabbit:
@@ -209,8 +220,13 @@ class Stage:
 
     @property
     def redis(self) -> RedisServer:
-        """The one that holds the ledger, and the broker where that is Redis."""
+        """The one that holds the broker where that is Redis, and the ledger where that is beside it."""
         return self.sentinel.master if self.options.broker == "sentinel" else self._redis
+
+    @property
+    def ledger(self) -> RedisServer:
+        """The one that holds the ledger at this moment."""
+        return self.cluster.owner if self.options.ledger == "cluster" else self.redis
 
     def redis_answers(self) -> bool:
         try:
