@@ -172,8 +172,8 @@ def _read(at: Address, me: bytes, info: str, slots: Sequence[Any], slot: int) ->
     return _Answer(owner, is_owner, int(epoch[1]) if epoch else 0, is_well, frozenset(nodes))
 
 
-def _host(said: bytes | str | None) -> str:
-    host = decoded(said) if isinstance(said, bytes) else said or ""
+def _host(endpoint: bytes | str | None) -> str:
+    host = decoded(endpoint) if isinstance(endpoint, bytes) else endpoint or ""
     return "" if host == "?" else host
 
 
