@@ -142,7 +142,7 @@ class SlotOwner:
         try:
             with self._client(at).pipeline(transaction=False) as pipe:
                 for what in ("MYID", "INFO", "SLOTS"):
-                    pipe.execute_command("CLUSTER", what)
+                    pipe.execute_command("CLUSTER", what)  # type: ignore[no-untyped-call]
                 me, info, slots = pipe.execute()
         except (redis.RedisError, OSError) as error:
             self._refusal = f": {at[0]}:{at[1]}: {error}"
@@ -203,7 +203,8 @@ def open_cluster(url: str, key: str, timeouts: Mapping[str, Any]) -> redis.Redis
     query = {name: value for _, options in parts for name, value in options.items() if name != _OPTION}
     first, tls = without_tls(joined(parts[0][0], query))
     first, provider = without_provider(first)
-    options: dict[str, Any] = {**timeouts, **parse_url(fit_for_redis(first)), **tls, **provider}
+    parse: Any = parse_url
+    options: dict[str, Any] = {**timeouts, **parse(fit_for_redis(first)), **tls, **provider}
     seeds = [(options.pop("host", "localhost"), options.pop("port", 6379))]
     for address, _ in parts[1:]:
         place = urlsplit(address if "//" in address else f"//{address}")

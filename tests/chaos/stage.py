@@ -125,7 +125,7 @@ class Stage:
             self.rabbit = enter(RabbitServer())
             ports.append(self.rabbit.port)
         if self.options.ledger == "cluster":
-            self.cluster = enter(ClusterSet(**{"cluster-require-full-coverage": "no"}))
+            self.cluster = enter(ClusterSet(options={"cluster-require-full-coverage": "no"}))
         self.app = build(self._settings())
         stack.callback(self.app.close)
         for number in self.numbers:

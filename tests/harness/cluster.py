@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
@@ -41,7 +41,7 @@ class ClusterNode(RedisServer):
 
     title = "ClusterNode"
 
-    def __init__(self, binary: str | None, options: dict[str, object]) -> None:
+    def __init__(self, binary: str | None, options: Mapping[str, object]) -> None:
         super().__init__(binary or find_binary())
         # The default is 10,000 above the port, which may be no port at all.
         self.bus_port = free_ports()[0]
@@ -83,11 +83,15 @@ class ClusterSet(Running):
     """
 
     def __init__(
-        self, binary: str | None = None, namespace: str = "poison", replicas: int = 1, **options: object
+        self,
+        binary: str | None = None,
+        namespace: str = "poison",
+        replicas: int = 1,
+        options: Mapping[str, object] | None = None,
     ) -> None:
         self.tag = f"{{{namespace}}}:"
         self.slot = key_slot(self.tag.encode())
-        self.nodes = [ClusterNode(binary, options) for _ in range((1 + replicas) * MASTERS)]
+        self.nodes = [ClusterNode(binary, options or {}) for _ in range((1 + replicas) * MASTERS)]
         self._frozen: ClusterNode | None = None
 
     def start(self) -> Self:
@@ -127,7 +131,9 @@ class ClusterSet(Running):
     @property
     def owner(self) -> ClusterNode:
         """The master of the ledger's slot."""
-        return wait_until(self._owner, what="somebody owns the slot")
+        owner = wait_until(self._owner, what="somebody owns the slot")
+        assert owner is not None
+        return owner
 
     def _owner(self) -> ClusterNode | None:
         return next((node for node in self._up() if node.owns(self.slot)), None)
