@@ -119,6 +119,7 @@ def build(folder: Path) -> None:
         stage = Stage(pages)
         for path in sorted(DOCS.rglob("*.md")):
             stage.take(path)
+        _shorten_home(pages / "index.md")
         shutil.copy(HERE / "site.css", pages)
         (pages / "api.md").write_text(api_page.page(), encoding="utf-8")
         Path(work, "zensical.toml").write_text(_configuration(), encoding="utf-8")
@@ -129,6 +130,13 @@ def build(folder: Path) -> None:
             shutil.copy(page, folder / page.relative_to(pages))
     (folder / "llms.txt").write_text(llms(), encoding="utf-8")
     check(folder)
+
+
+def _shorten_home(page: Path) -> None:
+    """Leave the list of pages out of the home page: the tabs are that list; a film stands in its place."""
+    head = page.read_text("utf-8").partition("\n## ")[0]
+    film = "![The demo: healthy tasks go on, nine kinds of poison end in quarantine](demo.svg)"
+    page.write_text(f"{head}\n{film}\n", encoding="utf-8")
 
 
 def _configuration() -> str:
