@@ -14,6 +14,7 @@ from celery_poison.ledger.connection import clear_errors, open_redis
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer
 from tests.apps.harness import Fleet
+from tests.cli.conftest import Console
 
 PATH = f"{__name__}.Tokens"
 
@@ -73,6 +74,19 @@ def test_NEW_30_a_ledger_in_the_result_backend_logs_in_as_that_does(
     app.conf.update(settings)
     with plugin_of(app).open_ledger().client as client:
         assert client.ping() and client.acl_whoami() in ("app", b"app")
+
+
+def test_NEW_30_a_provider_where_kombu_reads_none_is_a_login_that_is_refused_in_one_sentence(
+    server: RedisServer,
+) -> None:
+    """In the options of the transport: plain Celery does not log in either."""
+    app = Celery(broker=server.url(2), set_as_current=False)
+    app.conf.broker_transport_options = {"credential_provider": PATH}
+    console = Console(app)
+    refused = console.run("status", status=3)
+    assert "Redis refuses the user name or password" in refused.stderr and not refused.stdout
+    checks = {each["check"]: each["level"] for each in console.json("doctor", status=3)}
+    assert (checks["reachable"], checks["broker"]) == ("FAIL", "FAIL")
 
 
 def test_NEW_30_a_provider_that_fails_is_a_ledger_that_is_away_and_its_words_are_not_shown(
