@@ -18,11 +18,13 @@ class Round(NamedTuple):
     Attributes:
         pause: seconds between two beginnings, at least.
         work: takes the fence of the monitor. ``LedgerUnavailable`` and ``Fenced`` mean: not now.
+        key: of Redis; while it is not there, there is nothing to do. Empty: nobody can say.
     """
 
     name: str
     pause: float
     work: Callable[[int], object]
+    key: str = ""
 
 
 class Panel(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 
 from celery import Celery
@@ -16,6 +16,7 @@ from celery_poison.fleet.departures import Departures
 from celery_poison.fleet.parking import Parking
 from celery_poison.fleet.retention import Retention
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import Fleet
 from celery_poison.settings import Settings
 
@@ -40,12 +41,20 @@ class SideThread:
     def is_busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is not too early, and the last one has ended."""
+        return time.monotonic() >= self._not_before and not self.is_busy
+
+    def skip(self) -> None:
+        """Begin nothing before the next pause is over."""
+        self._not_before = time.monotonic() + self._pause
+
     def do(self, work: Callable[[], object]) -> None:
-        """Begin it, unless it is too early or the last one has not ended; the caller asks again."""
-        now = time.monotonic()
-        if now < self._not_before or self.is_busy:
+        """Begin it if it is due; the caller asks again."""
+        if not self.is_due:
             return
-        self._not_before = now + self._pause
+        self.skip()
 
         def attempt() -> None:
             try:
@@ -76,18 +85,32 @@ class Errands:
         self._departures, self._sending = Departures(app, ledger), SideThread("poison-outgoing")
         self._retention, self._deleting = Retention(ledger, settings), SideThread("poison-retention", 60.0)
         self._forgetting = SideThread("poison-forgetting", 60.0)
-        self._rounds = [(SideThread(each.name, each.pause), each.work) for each in rounds]
+        self._ledger = ledger
+        self._rounds = [(SideThread(each.name, each.pause), each) for each in rounds]
 
     def begin(self, fence: int, fleet: Fleet | None) -> None:
-        """Begin what there is to do, of a fleet that cannot be looked at all of it; wait for none."""
+        """Begin what there is to do, of a fleet that cannot be looked at all of it; wait for none.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
         if fleet is None or fleet.parked:
             self._unparking.do(self._parking.round)
         if fleet is None or fleet.leaves_in == 0:
             self._sending.do(self._departures.round)
         self._forgetting.do(self._parking.forget_the_old)
         self._deleting.do(self._retention.round)
-        for aside, work in self._rounds:
-            aside.do(partial(work, fence))
+        due = [(aside, each) for aside, each in self._rounds if aside.is_due]
+        is_any = self._is_any({each.key for _, each in due if each.key})
+        for aside, each in due:
+            if each.key and not is_any:
+                aside.skip()
+            else:
+                aside.do(partial(each.work, fence))
+
+    def _is_any(self, keys: Set[str]) -> bool:
+        with clear_errors("asking whether extensions have work"):
+            return bool(keys and self._ledger.client.exists(*keys))
 
     def join(self, until: float) -> None:
         """Wait for what sends, deletes, or is of an extension, until that moment at most."""

@@ -1,7 +1,7 @@
 """What a monitor asks between two rounds: whether anything has changed since the last (EMS-2).
 
-One exchange of two or three commands, for a thousand workers as for one. Where it shows nothing new, a round
-would have found nothing to do.
+One exchange of one or two commands, for a thousand workers as for one. Where it shows nothing new, a round
+would have found nothing to do; who has come since then, the next round sees.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from celery_poison.ledger.fleet import Fleet
 
 #: Seconds between two glances of the active monitor, and between two of all standbys of a small fleet.
 GLANCE, STANDBY_GLANCE = 0.4, 0.5
-#: Standbys that look as often as one; more of them share that.
-CLOSE = 4
+#: Workers whose standbys look as often as one; those of more workers share that.
+CLOSE = 2
+#: At each glance a standby counts connections; at one of so many it asks for the lock itself, too.
+SELDOM = 4
 
 
 class Glances:
@@ -34,7 +36,7 @@ class Glances:
         #: When the last round had its answer, by the monotonic clock.
         self._answered_at = 0.0
         self._holder = ""
-        self._pause = STANDBY_GLANCE
+        self._pause, self._looks = STANDBY_GLANCE, 0
 
     def saw(self, fleet: Fleet | None) -> bool:
         """Note what a round saw (None: it could not look); return whether a worker has come or left since."""
@@ -44,8 +46,7 @@ class Glances:
     def is_all_as_before(self) -> int | None:
         """Return when all workers were connected that the last round saw so, in ms of Redis' clock, at least.
 
-        None: one is not, or another has come or left, or a message was parked, or is to leave quarantine: a
-        round is due.
+        None: one is not, or a message was parked, or is to leave quarantine: a round is due.
 
         Raises:
             LedgerUnavailable: Redis is away.
@@ -55,13 +56,11 @@ class Glances:
             return None
         with clear_errors("asking what has changed"):
             pipe = self._ledger.client.pipeline(transaction=False)
-            pipe.zcard(keys.leases)
             pipe.exists(keys.parcels, keys.outgoing, keys.open)
             if fleet.channels:
                 pipe.pubsub_numsub(*fleet.channels)
-            leases, work, *connected = pipe.execute()
-        is_same = leases == fleet.leases and work == fleet.kinds_of_work
-        if not is_same or not all(number for rows in connected for _, number in rows):
+            work, *connected = pipe.execute()
+        if work != fleet.kinds_of_work or not all(number for rows in connected for _, number in rows):
             return None
         return fleet.at_ms + int(1000 * (asked_at - self._answered_at))
 
@@ -91,19 +90,22 @@ class Glances:
         return bool(connected) or not presence
 
     def is_held_still(self) -> bool:
-        """Whether the lock is taken still, by who is connected; by two small commands.
+        """Whether the lock is taken still, by who is connected; by one or two small commands.
 
         Raises:
             LedgerUnavailable: Redis is away.
         """
-        keys = self._ledger.keys
+        keys, number = self._ledger.keys, self._looks
+        self._looks += 1
         with clear_errors("asking whether there is an active monitor"):
             pipe = self._ledger.client.pipeline(transaction=False)
-            pipe.exists(keys.monitor)
+            if asks_for_lock := not self._holder or number % SELDOM == 0:
+                pipe.exists(keys.monitor)
             if self._holder:
                 pipe.pubsub_numsub(keys.channel(self._holder))
-            is_held, *connected = pipe.execute()
-        return bool(is_held) and all(number for rows in connected for _, number in rows)
+            replies = pipe.execute()
+        is_held = bool(replies.pop(0)) if asks_for_lock else True
+        return is_held and all(connected for rows in replies for _, connected in rows)
 
     @property
     def standby_pause(self) -> float:

@@ -47,6 +47,9 @@ STANDBY_PAUSE = 0.5
 QUIET_PAUSE, QUIET_SHARE = 2.0, 0.2
 #: The most while messages are to leave quarantine later: another one may be due earlier.
 LEAVING_PAUSE = 0.5
+#: Seconds between two looks for what lies under names of unknown workers, at most: while all is well, each
+#: pause is twice as long as the last.
+SWEEP_PAUSE = 30.0
 
 #: Seconds until the second round after a nursery's word; each further pause is twice as long as the last.
 HURRY = 0.02
@@ -111,7 +114,7 @@ class Monitor:
         self._deaf_until = 0.0
         #: Of the Redis that was asked last.
         self._run_id: str | None = None
-        self._next_sweep = 0.0
+        self._next_sweep, self._sweep_pause = 0.0, self._activation / 2
         self._fence: int | None = None
         #: Ends the pause between two rounds.
         self._wake = threading.Event()
@@ -198,6 +201,7 @@ class Monitor:
 
     def _start_listening_anew(self) -> None:
         self._fence = None
+        self._sweep_soon()
         self._looks.clear()
         self._listening_since = time.monotonic()
         self._deaf_until = self._listening_since + EARS_OPEN
@@ -230,11 +234,19 @@ class Monitor:
         self._errands.begin(fence, fleet)
         self._plan(fleet)
         if now >= self._next_sweep and self._listened(now):
-            self._next_sweep = now + self._activation / 2
-            with self._step("ending starts of unknown workers"):
-                self._recovery.sweep_orphans(self._activation, fence)
-            with self._step("putting back messages of unknown workers"):
-                self._recovery.sweep_unacknowledged()
+            self._sweep(now, fence)
+
+    def _sweep(self, now: float, fence: int) -> None:
+        """Look for what lies under names of unknown workers; again soon where something may do so."""
+        pause = self._sweep_pause
+        self._next_sweep, self._sweep_pause = now + self._activation / 2, self._activation / 2
+        with self._step("ending starts of unknown workers"):
+            self._recovery.sweep_orphans(self._activation, fence)
+        with self._step("putting back messages of unknown workers"):
+            self._recovery.sweep_unacknowledged()
+            if not self._recovery.has_strays:
+                self._next_sweep = now + pause
+                self._sweep_pause = max(pause, min(2 * pause, SWEEP_PAUSE))
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:
@@ -259,7 +271,12 @@ class Monitor:
             fleet = self._ledger.fleet.watch(self._activation_ms)
         if self._glances.saw(fleet):
             self._calm = ACTIVE_PAUSE
+            self._sweep_soon()
         return fleet
+
+    def _sweep_soon(self) -> None:
+        self._sweep_pause = self._activation / 2
+        self._next_sweep = min(self._next_sweep, time.monotonic() + self._sweep_pause)
 
     def _plan(self, fleet: Fleet | None) -> None:
         """Say when the next round is due: soon while there is work, later and later while nothing changes."""

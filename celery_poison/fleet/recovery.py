@@ -269,6 +269,11 @@ class Recovery:
             elif now - since > patience and not self._queries.child_lives(start):
                 self._interrupt(mid, start, unknown)
 
+    @property
+    def has_strays(self) -> bool:
+        """Whether the last sweep saw what another one may have to end, or to put back."""
+        return bool(self._orphans or self._strays or self._ownerless)
+
     def sweep_unacknowledged(self) -> None:
         """Put back what lies under the name of a worker that is not known any more (NEW-9).
 

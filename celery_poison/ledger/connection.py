@@ -147,6 +147,14 @@ def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]
     return client
 
 
+def connection_from(pool: Any) -> Any:
+    """Return a connection of a pool, which takes it back by ``release``: for what no client may repeat."""
+    try:
+        return pool.get_connection()
+    except TypeError:  # redis-py before 5.3 wants to know what for
+        return pool.get_connection("_")
+
+
 def disconnect(client: redis.Redis) -> None:
     """Close every connection of a client, and those to its Sentinels; a later command opens new ones."""
     pool: Any = client.connection_pool

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from celery_poison.basics.numbers import whole
 from celery_poison.errors import ConfigurationError
@@ -13,6 +14,28 @@ from celery_poison.rules.blocks import RuleKind
 T = TypeVar("T")
 
 VERSION = "version"
+
+
+class Versions(NamedTuple):
+    """The versions of several hashes, 0 where none was ever changed; and which of several keys are there."""
+
+    numbers: tuple[int, ...]
+    there: frozenset[str] = frozenset()
+
+
+def versions(ledger: Namespace, hashes: Sequence[str], others: Sequence[str]) -> Versions:
+    """Return the versions of these hashes, by one small command where there is nothing at all."""
+    with clear_errors("reading versions"):
+        if not ledger.client.exists(*hashes, *others):
+            return Versions((0,) * len(hashes))
+        pipe = ledger.client.pipeline(transaction=False)
+        for key in hashes:
+            pipe.hget(key, VERSION)
+        for key in others:
+            pipe.exists(key)
+        replies = pipe.execute()
+    numbers, there = replies[: len(hashes)], replies[len(hashes) :]
+    return Versions(tuple(map(number_of, numbers)), frozenset(compress(others, there)))
 
 
 def version(ledger: Namespace, key: str) -> int:

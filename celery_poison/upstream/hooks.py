@@ -89,9 +89,9 @@ HOOKS: Mapping[Area, _Table] = {
         "celery.backends.base:KeyValueStoreBackend": "_get_task_meta_for(task_id)",
     },
     Area.REDIS: {
-        # broker/redis/receiving.py. kombu loses what it popped if it ends before registering it (celery
-        # #4354), takes long tasks from living workers (celery #5935), and ends a worker at a lost connection
-        # (kombu #582).
+        # broker/redis/receiving.py, delivered.py. kombu loses what it popped if it ends before registering it
+        # (celery #4354), takes long tasks from living workers (celery #5935), and ends a worker at a lost
+        # connection (kombu #582).
         "kombu.transport.redis:Channel": (
             "_brpop_start(timeout) _brpop_read() _in_poll _queue_cycle _consumers "
             "_basic_cancel(consumer_tag) _tag_to_queue _fanout_queues _connparams(asynchronous) _get_pool() "

@@ -16,6 +16,7 @@ from celery_poison.basics.parts import Hold
 from celery_poison.broker.identity import identity_of, is_same_broker, server_of
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger, connection, signature
+from celery_poison.ledger.policies import Versions, versions
 from celery_poison.plugin import Plugin
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
@@ -113,50 +114,70 @@ class Refresher:
     holds: Sequence[Hold]
 
     def __post_init__(self) -> None:
+        #: The versions of what is in force here; None: not all of it is.
+        self._seen: tuple[int, ...] | None = None
         self._version = self.plugin.policy_overrides.version
 
     def policies(self) -> None:
         """Put policies that were changed at run time into force here (EMS-9)."""
-        if not self.health.is_up:
-            return
-        try:
-            self.plugin.refresh_policies(self.site.ledger)
-            version = self.plugin.policy_overrides.version
-            if version != self._version:
-                self.site.policies.update(self.plugin.policies)
-                self._version = version
-                logger.info("celery_poison: policies of version %d are in force", version)
-        except Exception as error:
-            self.site.complain(error)
+        if self.health.is_up:
+            self._attempt(self._policies)
+
+    def _policies(self) -> None:
+        self.plugin.refresh_policies(self.site.ledger)
+        version = self.plugin.policy_overrides.version
+        if version != self._version:
+            self.site.policies.update(self.plugin.policies)
+            self._version = version
+            logger.info("celery_poison: policies of version %d are in force", version)
 
     def blocks(self) -> None:
         """Put changes of the block list into force here (NEW-3)."""
-        if not self.health.is_up:
-            return
-        try:
-            self.checker.refresh()
-        except Exception as error:
-            self.site.complain(error)
+        if self.health.is_up:
+            self._attempt(self.checker.refresh)
 
     def withhold(self) -> None:
         """Hold back what is not to begin, and go on with what may."""
-        for hold in self.holds:
-            try:
-                hold.refresh(is_up=self.health.is_up)
-            except Exception as error:
-                self.site.complain(error)
+        self._withhold(is_up=self.health.is_up)
+
+    def _withhold(self, *, is_up: bool) -> bool:
+        steps = (partial(hold.refresh, is_up=is_up) for hold in self.holds)
+        return all([*map(self._attempt, steps)])
+
+    def _attempt(self, step: Callable[[], object]) -> bool:
+        """Take one step; return whether it succeeded."""
+        try:
+            step()
+        except Exception as error:
+            self.site.complain(error)
+            return False
+        return True
 
     def go_on(self) -> None:
         """Refresh everything, now and in each heartbeat interval (in the background thread)."""
-        self.policies()
-        self.blocks()
-        self.withhold()
         try:
-            if self.health.is_up and not self.plugin.settings.observe_only:
+            seen = self._look() if self.health.is_up else None
+            if seen is None or seen.numbers == self._seen:
+                self._withhold(is_up=False)  # a time may be over; the ledger has nothing new
+            else:
+                steps = self._policies, self.checker.refresh
+                is_done = all([*map(self._attempt, steps), self._withhold(is_up=True)])
+                self._seen = seen.numbers if is_done else None
+            there = seen.there if seen is not None else ()
+            keys = self.site.ledger.keys
+            if keys.wanted in there and not self.plugin.settings.observe_only:
                 hand_over_requested(self.site.ledger, self.site.loop)
-            if self.health.is_up and self.site.announce.is_heard:  # else another worker takes them
-                for news in self.site.ledger.notices.take():
-                    self.site.loop.call_in_loop(partial(self.site.announce.news, news))
+            if keys.untold in there and self.site.announce.is_heard:  # else another worker takes them
+                self._take_notices()
         except Exception as error:
             self.site.complain(error)
         raise Retry(self.plugin.settings.heartbeat_interval)
+
+    def _look(self) -> Versions:
+        keys = self.site.ledger.keys
+        hashes, others = (keys.policy, keys.blocks, keys.paused), (keys.wanted, keys.untold)
+        return versions(self.site.ledger, hashes, others)
+
+    def _take_notices(self) -> None:
+        for news in self.site.ledger.notices.take():
+            self.site.loop.call_in_loop(partial(self.site.announce.news, news))

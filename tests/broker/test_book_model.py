@@ -39,6 +39,9 @@ class Channel:
     boot_id: str
     closed: bool = False
 
+    def awaits(self, tag: str) -> bool:
+        return False
+
 
 @dataclass
 class Delivery:

@@ -1,8 +1,11 @@
-"""What an idle worker asks of its broker's Redis (NEW-31)."""
+"""What an idle worker asks of its broker's Redis, where that does not say what comes (NEW-31)."""
 
 from __future__ import annotations
 
+import pytest
+
 from celery_poison.broker.redis.receiving import LONGEST, PATIENCE
+from celery_poison.broker.redis.tracking import Tracking
 from tests.broker.kit import Receiver, Site
 
 QUEUES = [f"q{number}" for number in range(30)]
@@ -20,9 +23,10 @@ def _wait(site: Site, receiver: Receiver, rounds: int) -> dict[str, int]:
     return {name: calls - before.get(name, 0) for name, calls in _calls(site).items()}
 
 
-def test_NEW_31_an_idle_worker_asks_for_all_its_queues_by_one_command_and_more_and_more_seldom(
-    site: Site,
+def test_NEW_31_who_is_not_told_asks_for_all_its_queues_by_one_command_and_more_and_more_seldom(
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Tracking, "begin", lambda tracking: None)
     receiver = site.receiver(queues=QUEUES)
     receiver.drain(lambda: receiver.channel._patience == LONGEST)
     asked = _wait(site, receiver, 3)

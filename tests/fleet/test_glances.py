@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from celery_poison.fleet.glances import CLOSE, STANDBY_GLANCE, Glances
+from celery_poison.fleet.glances import CLOSE, SELDOM, STANDBY_GLANCE, Glances
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.writer import Writer
@@ -62,13 +62,18 @@ def test_EMS_2_a_glance_sees_that_a_worker_has_lost_its_connections(
     assert fleet.due <= 1.0, "and when its patience is over at the latest"
 
 
-def test_EMS_2_a_glance_sees_who_comes_and_what_is_parked_and_what_is_to_leave_quarantine(
+def test_EMS_2_a_glance_sees_what_is_parked_and_to_leave_quarantine_and_a_round_who_has_come(
     ledger: Ledger, processes: dict[str, Writer]
 ) -> None:
-    keys = ledger.keys
+    keys, glances = ledger.keys, _seen(ledger)
     for change in (
         lambda: ledger.fleet.beat("w3@h/b3", {"node": "w3@h"}, first=True),
         lambda: ledger.fleet.retire("w3@h/b3"),
+    ):
+        change()
+        seen_before = glances.saw(ledger.fleet.watch(60_000)), glances.saw(ledger.fleet.watch(60_000))
+        assert seen_before == (True, False)
+    for change in (
         lambda: ledger.client.hset(keys.parcels, "mid", "x"),
         lambda: ledger.client.zadd(keys.outgoing, {"mid": 1e15}),
         lambda: ledger.client.hset(keys.open, "w9@h/b9", "incident"),
@@ -94,12 +99,17 @@ def test_EMS_3_a_standby_sees_that_the_active_monitor_is_gone_or_has_let_its_loc
     ledger: Ledger, processes: dict[str, Writer]
 ) -> None:
     standby, holder = Glances(ledger, 2.0), processes[WORKERS[0]]
+
+    def is_held_still() -> bool:
+        """Whether it takes it for held, glance after glance: it asks for the lock itself now and then."""
+        return all(standby.is_held_still() for _ in range(SELDOM))
+
     assert not standby.is_held(), "nobody has the lock"
     assert ledger.fleet.lead(WORKERS[0], 60_000, holder.run_id)
     assert standby.is_held()
-    assert standby.is_held_still()
+    assert is_held_still()
     ledger.client.delete(ledger.keys.monitor)
-    assert not standby.is_held_still()
+    assert not is_held_still()
     assert ledger.fleet.lead(WORKERS[0], 60_000, holder.run_id)
     assert standby.is_held()
     holder.close()
@@ -133,3 +143,33 @@ def test_NEW_31_a_round_and_a_glance_take_as_many_commands_for_forty_workers_as_
             _connected(ledger, f"x{number}@h/b", stack)
         assert commands() == few
         assert ledger.fleet.watch(60_000).counted == 40
+
+
+def test_NEW_31_a_heartbeat_with_nothing_new_takes_six_commands_and_what_redis_has_lost_is_written_again(
+    ledger: Ledger, processes: dict[str, Writer]
+) -> None:
+    (worker, *_), keys, client = WORKERS, ledger.keys, ledger.client
+
+    def beat(**fields: int) -> int:
+        before = _calls(ledger)
+        ledger.fleet.beat(worker, {"node": worker, **fields}, run_id=processes[worker].run_id)
+        return _calls(ledger) - before
+
+    def few(**fields: int) -> int:
+        """Return how many commands one takes: two within a millisecond take more."""
+        return min(beat(**fields) for _ in range(9))
+
+    assert few() == 6
+    for key in (keys.leases, keys.presence, keys.worker(worker)):
+        client.delete(key)
+        beat()
+        if key == keys.presence:  # alone it cannot be lost
+            client.delete(keys.leases)
+            beat()
+        assert client.exists(key)
+    assert client.hget(keys.worker(worker), "since") == b"0"
+    assert client.ttl(keys.worker(worker)) > 0
+    beat(unguarded=2)
+    troubled_at = client.hget(keys.worker(worker), "troubled_at")
+    assert few(unguarded=2) == 6
+    assert troubled_at and client.hget(keys.worker(worker), "troubled_at") == troubled_at

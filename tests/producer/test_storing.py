@@ -6,12 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from celery import chain, group
 
 from celery_poison import errors
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.extensions.outbox.lanes import Copy, SendingFailure
 from celery_poison.extensions.outbox.packing import unpack
 from celery_poison.headers import MARK, MID, OUTBOX, PARK, SENT
@@ -75,7 +77,7 @@ def test_TP1_8_a_message_that_may_be_sent_twice_is_on_record_as_a_published_park
     ((mid, parked, _),) = shop.ledger.read.parked()
     assert (parked.state, parked.start.task, parked.start.queue) == ("published", "shop.charge", "celery")
     assert mid == unpack(lease.messages[0].packed).mid
-    shop.outbox.sent(lease, [Copy(lease.messages[0].seq, mid)])
+    shop.outbox.note_sent(lease, [Copy(lease.messages[0].seq, mid)])
     assert not [*shop.ledger.read.parked()]
 
 
@@ -87,8 +89,8 @@ def test_TP1_1_only_one_relay_has_a_lane_at_a_time_and_a_later_one_fences_it(sho
         second, _ = shop.outbox.take(60_000, 1, trouble=False, notes=False)
     assert first and second.fence > first.fence
     assert shop.outbox.take(60_000, 1, trouble=False, notes=False)[0] is None
-    assert not shop.outbox.sent(first, [Copy(first.messages[0].seq, "", "celery", "x")])
-    assert shop.outbox.failed(first, SendingFailure(verdict="failed", wait_ms=0, seq=1)) is None
+    assert not shop.outbox.note_sent(first, [Copy(first.messages[0].seq, "", "celery", "x")])
+    assert shop.outbox.note_failure(first, SendingFailure(verdict="failed", wait_ms=0, seq=1)) is None
     assert shop.waiting() == [1, 2] and shop.queued() == []
 
 
@@ -97,6 +99,29 @@ def test_a_relay_with_nothing_to_do_asks_ever_less_often_until_there_is_somethin
     shop.charge(1)
     assert [shop.healthy.once() for _ in range(3)] == [0.0, 1.0, 2.0]
     assert [shop.troubled.once() for _ in range(2)] == [1.0, 1.0], "nobody wakes that one"
+
+
+def test_NEW_31_a_relay_that_leaves_waits_no_more_and_takes_no_wake_from_another(shop: Shop) -> None:
+    stop, relay = threading.Event(), shop.healthy
+    waiter = threading.Thread(target=lambda: _try(lambda: relay.wait(4.0, stop)))
+    waiter.start()
+    wait_until(lambda: _blocked(shop) == 1, what="it waits")
+    stop.set()
+    relay.wake()
+    waiter.join()
+    wait_until(lambda: _blocked(shop) == 0, what="Redis knows that it waits no more")
+    relay.wait(4.0, stop)  # nor does it begin to
+
+
+def _try(wait: Callable[[], object]) -> None:
+    with suppress(LedgerUnavailable):
+        wait()
+
+
+def _blocked(shop: Shop) -> int:
+    return sum(
+        client["cmd"] == "blpop" and "b" in client["flags"] for client in shop.ledger.client.client_list()
+    )
 
 
 def test_which_tasks_are_stored_says_the_call_else_the_task_else_the_app(shop: Shop) -> None:

@@ -32,6 +32,7 @@ OTHERS = frozenset(
         "_exit",
         "_fields",
         "_getframe",
+        "_parser",
         "_replace",
         "_run_exitfuncs",
         "_sock",

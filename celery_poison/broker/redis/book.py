@@ -242,8 +242,8 @@ class Book:
 
     def renew(self) -> None:
         """Let the visibility timeout of everything that is held begin anew (TP1-8)."""
-        with self._lock:
-            tags = list(self._holders)
+        with self._lock:  # under the tag of a poll that has been sent just now nothing lies that could be old
+            tags = [tag for tag, holder in self._holders.items() if holder is None or not holder.awaits(tag)]
         if not tags:
             return
         try:

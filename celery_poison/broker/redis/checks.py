@@ -27,6 +27,18 @@ def receiving(channel: Any) -> Finding:
     return Finding("broker", "Redis; messages are received in one step")
 
 
+def telling(channel: Any) -> Finding:
+    """Check whether Redis may tell an idle worker of what comes."""
+    with channel.conn_or_acquire() as client:
+        try:
+            client.execute_command("CLIENT", "TRACKING", "OFF")
+            client.execute_command("CLIENT", "UNBLOCK", 0)  # nobody's wait
+        except redis.exceptions.ResponseError as error:
+            cure = "ACL SETUSER <user> +client|tracking +client|unblock (before Redis 7: +client)"
+            return Finding("idle", f"an idle worker polls its queues each second: {error}", cure)
+    return Finding("idle", "an idle worker need not poll")
+
+
 def writing(channel: Any, queues: Mapping[str, str]) -> Iterator[Finding]:
     """Yield for each queue whether this user may push to it."""
     for queue, words in queues.items():

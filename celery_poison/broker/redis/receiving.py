@@ -10,38 +10,40 @@ tag that names the worker, so that
 * the entry names the queue that the message came from: what restores it, kombu included, puts it
   back there and nowhere else.
 
-An idle worker waits on the queue that is next in turn, and looks at its other queues and priorities
-ten times a second while they are in use, else twice.
+An idle worker waits on the queue that is next in turn, and Redis says what comes into its other queues and
+priorities (:mod:`celery_poison.broker.redis.tracking`). Where Redis does not, the worker looks at them ten
+times a second while they are in use, else once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import count
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
-from kombu.transport import redis, virtual
-from kombu.transport.redis import Empty, Mutex, MutexHeld
-from kombu.utils.json import dumps, loads
+from kombu.transport import redis
+from kombu.transport.redis import Empty
+from kombu.utils.json import loads
 from redis.exceptions import NoScriptError
 
 from celery_poison.broker.books import Books
 from celery_poison.broker.port import OwnerIsAlive
 from celery_poison.broker.redis.book import Book, book_of
-from celery_poison.broker.redis.items import origin_of, tagged, wrapped
-from celery_poison.broker.redis.unacked import Unacked, announce, arriving_key, text
-from celery_poison.broker.sealed import Sealed
-from celery_poison.broker.tags import owner_of
+from celery_poison.broker.redis.delivered import Arrival, OwnedQoS, RedisMessage
+from celery_poison.broker.redis.tracking import Tracking
+from celery_poison.broker.redis.unacked import announce, arriving_key, text
 
 logger = get_logger("celery_poison")
 
 #: Seconds an idle worker waits on one queue before it looks at the others. While nothing comes, each wait is
 #: twice as long as the last, up to :data:`LONGEST`, unless another than that one had something lately.
-PATIENCE, LONGEST = 0.1, 0.5
+PATIENCE, LONGEST = 0.1, 1.0
+#: Seconds for which nothing that has come by a poll can have been forgotten.
+A_MOMENT = 10.0
 #: Seconds for which a list that had something counts as in use.
 IN_USE = 300.0
 
@@ -62,127 +64,13 @@ redis.call('HSET', KEYS[2], ARGV[1], '[' .. item .. ', "", ' .. cjson.encode(que
 return {queue, item}
 """
 
+#: Keys of a script that one command in it can be given.
+MOST_KEYS = 4000
 #: The same after a wait: mostly nothing is there, which one command tells of all queues, if not too many.
 _FETCH_IF_ANY = (
-    "if #KEYS < 4000 and redis.call('EXISTS', KEYS[1], unpack(KEYS, 4)) == 0 then return false end" + _FETCH
+    f"if #KEYS < {MOST_KEYS} and redis.call('EXISTS', KEYS[1], unpack(KEYS, 4)) == 0 then return false end"
+    + _FETCH
 )
-
-
-class Arrival(NamedTuple):
-    """An item that Redis has just given to a channel: ``item`` as it lay in the queue.
-
-    kombu delivers it to the consumer that came last to its queue, which may be another channel of the
-    connection: a project may have consumers of its own beside the tasks.
-    """
-
-    tag: str
-    item: Any
-    channel: OwnedChannel
-
-
-class RedisMessage(virtual.Message, Sealed):
-    """A message from Redis, tagged as its receiver's own.
-
-    A message pushed there that kombu could not read becomes one that cannot be decoded: with the whole
-    item as its body, and what is wrong with it among its errors.
-    """
-
-    def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
-        arrival, channel.connection.arrival = channel.connection.arrival, None
-        self.registered = arrival is not None  # as unacknowledged, already
-        tag = arrival.tag if arrival else channel.next_tag()
-        if arrival and arrival.channel is not channel:  # another consumer of the connection asked for it
-            channel.book.take(tag, channel)
-        self.queue_name = channel.arriving_from
-        self.origin = origin_of(payload)
-        try:
-            super().__init__(tagged(payload, tag), channel=channel, **kwargs)
-        except Exception as error:
-            super().__init__(wrapped(arrival.item if arrival else payload, tag), channel=channel)
-            self.errors = [(type(error), error, error.__traceback__)]
-
-    #: It was given to the pool, or is about to be.
-    is_handed = False
-
-    @property
-    def is_mine(self) -> bool:
-        return bool(self.channel.book.holds(self.delivery_tag))
-
-    def mark_done(self) -> None:
-        self.went_back = self.channel.book.note_done(self.delivery_tag)
-
-    def mark_stored(self) -> None:
-        self.channel.book.note_moved(self.delivery_tag)
-
-    def reject(self, requeue: bool = False) -> None:
-        """As in kombu; a guarded message that is put back goes to the front of its queue (WAS-3)."""
-        if requeue and self.to_front and not self.acknowledged:
-            self.channel.qos.put_first(self.delivery_tag)
-            self._state = "REQUEUED"
-        else:
-            super().reject(requeue=requeue)
-
-
-class OwnedQoS(redis.QoS):
-    """kombu's count of what a channel may prefetch; what becomes of the messages is the book's affair."""
-
-    def append(self, message: Any, delivery_tag: str) -> None:
-        if not message.registered:
-            self.channel.book.take(delivery_tag, self.channel)
-            # As in its queue, where every publish has a tag of its own.
-            properties = {**message._raw["properties"], "delivery_tag": message.origin or delivery_tag}
-            entry = dumps([{**message._raw, "properties": properties}, "", message.queue_name])
-            with self.pipe_or_acquire() as pipe:
-                pipe.zadd(self.unacked_index_key, {delivery_tag: time()})
-                pipe.hset(self.unacked_key, delivery_tag, entry)
-                pipe.execute()
-        virtual.QoS.append(self, message, delivery_tag)
-
-    def ack(self, delivery_tag: str) -> None:
-        self.channel.book.acknowledge(delivery_tag)
-        virtual.QoS.ack(self, delivery_tag)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        if requeue:
-            self.channel.book.put_back(delivery_tag, leftmost=True)
-        else:
-            self.channel.book.acknowledge(delivery_tag)
-        virtual.QoS.ack(self, delivery_tag)
-
-    def put_first(self, delivery_tag: str) -> None:
-        """Put an unacked message back to the front of its queue."""
-        self.channel.book.put_back(delivery_tag)
-        virtual.QoS.ack(self, delivery_tag)
-
-    def restore_unacked(self, client: Any = None) -> None:
-        """As in kombu (shutdown, lost connection), but for what has begun; and it cannot fail."""
-        self.channel.leave()
-        self._delivered.clear()
-
-    def restore_visible(self, start: int = 0, num: int | None = 10, interval: int = 10) -> None:
-        """As in kombu, but what a living worker holds stays with it, however long that takes (TP1-8).
-
-        https://github.com/celery/celery/issues/5935
-        """
-        self._vrestore_count += 1
-        if (self._vrestore_count - 1) % (interval or 1):
-            return
-        with self.channel.conn_or_acquire() as client, suppress(MutexHeld):
-            before = time() - self.visibility_timeout
-            with Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire):
-                unacked, mine = Unacked(self.channel), self.channel.book.tags()
-                is_alive = cache(self.channel.owner_is_alive)
-
-                def is_lost(tag: str) -> bool:
-                    owner = owner_of(tag)
-                    if owner is None:
-                        return True  # plain kombu gave the tag: it knows no owners
-                    if owner == self.channel.boot_id:
-                        return tag not in mine  # its delivery was lost with a connection
-                    return is_alive(owner) is False
-
-                lost = [tag for tag in unacked.expired(before) if is_lost(tag)]
-                unacked.restore(lost[start : start + num] if num else lost, record=True)
 
 
 #: kombu's own channel at run time is the class this is mixed into.
@@ -217,7 +105,10 @@ class OwnedChannel(_Base):
     _receives = False
     _tag_in_flight = ""
     _scripts: Sequence[Any] = ()
+    #: Of the poll that goes on: whether it waits; how many questions come before that, and its keys.
     _waits = True
+    _questions = 0
+    _keys: Sequence[str] = ()
     _found = False
     #: Seconds of the next wait, and until when none is longer than the shortest.
     _patience = PATIENCE
@@ -230,6 +121,7 @@ class OwnedChannel(_Base):
         self._announced: set[str] = set()
         #: Queues that are consumed here without acknowledgements.
         self._without_acks: set[str] = set()
+        self._tracking = Tracking(self)
         super().__init__(*args, **kwargs)
 
     @cached_property
@@ -254,6 +146,10 @@ class OwnedChannel(_Base):
             return 0.0
         return monotonic() - max(self._brpop_sent_at, self._full_at)
 
+    def awaits(self, tag: str) -> bool:
+        """Whether ``tag`` is that of a poll that was sent a moment ago; from any thread."""
+        return tag == self._tag_in_flight and monotonic() - self._brpop_sent_at < A_MOMENT
+
     def close(self) -> None:
         """As in kombu, but a connection that is lost keeps nothing from being closed."""
         if not self.closed:
@@ -266,15 +162,19 @@ class OwnedChannel(_Base):
             self.closed, self._consumers, self._fanout_queues = False, set(), {}
             with suppress(*self.connection_errors):
                 super().close()
+        finally:
+            self._tracking.close()
 
     def finish_poll(self, patience: float) -> None:
         """Receive what was asked for already, if it comes within so many seconds."""
+        self._tracking.end_wait()
         with suppress(*self.connection_errors):
             if self._in_poll and self._in_poll.can_read(timeout=patience):
                 self._finish_receiving()
 
     def _finish_receiving(self) -> None:
         if self._in_poll:
+            self._tracking.end_wait()
             with suppress(Empty, self.ResponseError, *self.connection_errors):
                 self._brpop_read()
         self._in_poll = None
@@ -299,6 +199,7 @@ class OwnedChannel(_Base):
         else:
             self._without_acks.discard(queue)
             self._receives = bool(self.book)
+        self._tracking.end_wait()  # it asks for other queues from now on
         result = super().basic_consume(queue, no_ack, *args, **kwargs)
         callbacks = self.connection._callbacks
         callbacks[queue] = self._named(queue, callbacks[queue], no_ack)
@@ -310,6 +211,7 @@ class OwnedChannel(_Base):
         kombu hands that to any channel of the connection, which would take it for a message of another queue.
         """
         queue = self._tag_to_queue.get(consumer_tag)
+        self._tracking.end_wait()
         result = super()._basic_cancel(consumer_tag)
         if queue is not None and queue not in self._without_acks and not self.closed:
             self.connection._callbacks[queue] = self._named(queue, self._return_at_once)
@@ -355,21 +257,28 @@ class OwnedChannel(_Base):
         connection = self._in_poll = self.client.connection
         self._tag_in_flight = self.next_tag()
         self.book.take(self._tag_in_flight, self)
-        # After a message there is probably another: it is fetched without waiting for it first.
-        self._waits = not self._found
-        wait, fetch = self._commands(queues)
-        connection.send_packed_command(connection.pack_commands([wait, fetch] if self._waits else [fetch]))
+        connection.send_packed_command(connection.pack_commands(self._commands(connection, queues)))
 
-    def _commands(self, queues: list[str]) -> tuple[list[Any], list[Any]]:
+    def _commands(self, connection: Any, queues: list[str]) -> list[list[Any]]:
+        """Return the commands of one poll: questions, perhaps a wait, and a script that fetches."""
         prefix = self.global_keyprefix or ""
-        first = prefix + queues[0]
-        arriving = prefix + arriving_key(self.boot_id, queues[0])
+        first, arriving = prefix + queues[0], prefix + arriving_key(self.boot_id, queues[0])
         rows = [(prefix + self._q_for_pri(q, p), q) for p in self.priority_steps for q in queues]
         fixed = [arriving, prefix + self.unacked_key, prefix + self.unacked_index_key]
-        keys = fixed + [key for key, _ in rows]
+        self._keys = fixed + [key for key, _ in rows]
+        # After a message there is probably another: it is fetched without waiting for it first.
+        questions = [] if self._found else self._tracking.questions(connection)
+        patience: float | None = 0.0
+        if not self._found and not questions:
+            patience = self._tracking.patience(connection, self._keys[3:], first)
+        if patience is None:
+            patience = self._patience
+        self._questions, self._waits = len(questions), patience > 0
+        wait = [["BLMOVE", first, arriving, "RIGHT", "LEFT", patience]] if self._waits else []
         words = [self._tag_in_flight, time(), queues[0], *[queue for _, queue in rows]]
-        wait = ["BLMOVE", first, arriving, "RIGHT", "LEFT", self._patience]
-        return wait, ["EVALSHA", self._scripts[self._waits], len(keys), *keys, *words]
+        self._tracking.asks()
+        script = self._scripts[not self._found]
+        return [*questions, *wait, ["EVALSHA", script, len(self._keys), *self._keys, *words]]
 
     def _brpop_read(self, **options: Any) -> Any:
         self.heard_at = monotonic()
@@ -396,12 +305,16 @@ class OwnedChannel(_Base):
                 flush()
 
     def _fetched(self) -> tuple[str, Any]:
-        connection, moved = self.client.connection, None
+        connection, moved, empty = self.client.connection, None, None
         try:
+            if self._questions:
+                self._tracking.take_replies(*[self._reply(connection) for _ in range(self._questions)])
             if self._waits:
                 with suppress(self.ResponseError):  # the second reply is on its way all the same
                     moved = self.client.parse_response(connection, "BLMOVE")
             reply = self.client.parse_response(connection, "EVALSHA")
+            if not reply and not self._found and len(self._keys) < MOST_KEYS:
+                empty = self._keys[3:]
         except NoScriptError:  # Redis has lost its scripts
             self._nothing_came()
             self._load_script()
@@ -411,14 +324,23 @@ class OwnedChannel(_Base):
             raise
         finally:
             self._found = False
+            self._tracking.asked(empty)
         if not reply:
             self._nothing_came()
+            self._tracking.begin()
             raise Empty
         self._found, self._patience = True, PATIENCE
         if self._waits and moved is None:
             self._in_use_until = monotonic() + IN_USE
         queue, item = reply
         return text(queue), item
+
+    def _reply(self, connection: Any) -> Any:
+        """Return the next reply; an error is one."""
+        try:
+            return self.client.parse_response(connection, "CLIENT")
+        except self.ResponseError as error:
+            return error
 
     def _nothing_came(self) -> None:
         if self._waits and monotonic() >= self._in_use_until:

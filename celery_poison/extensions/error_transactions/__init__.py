@@ -61,7 +61,9 @@ class ErrorTransactionsExtension(Extension):
         return own
 
     def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
-        return [Round("poison-errors", PAUSE, lambda fence: self.on(ledger).pay_late())]
+        return [
+            Round("poison-errors", PAUSE, lambda fence: self.on(ledger).pay_late(), ledger.keys.of("owed"))
+        ]
 
     def send_failed(self, report: Report) -> Iterable[Outgoing]:
         from celery_poison.extensions.error_transactions.transactions import for_failed_send

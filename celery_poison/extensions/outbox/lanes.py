@@ -8,7 +8,10 @@ themselves, ``QUEUE\\t\\ttied`` those that were tied to the success of a task. E
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ from celery_poison.basics.numbers import moment
 from celery_poison.basics.text import decoded
 from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.connection import clear_errors, connection_from
 from celery_poison.ledger.scripts import Code
 from celery_poison.model import Record, Start
 
@@ -136,6 +139,8 @@ class Lanes:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._keys = ledger.keys
+        #: The connection on which :meth:`wait` waits.
+        self._waits_on: Any = None
 
     def _call(self, name: str, *keys: Mapping[str, str], **words: Any) -> list[Any]:
         return self._ledger.scripts.call(f"{__package__}:{name}", *keys, **words)
@@ -327,10 +332,35 @@ class Lanes:
         with clear_errors("reading the outbox"):
             return bool(self._ledger.client.exists(self._keys.of("outbox_lanes")))
 
-    def wait(self, seconds: float) -> bool:
-        """Return whether a message is stored, within ``seconds``, that no relay looks at yet."""
+    def are_empty(self) -> bool:
+        """Whether nothing waits in any lane."""
+        with clear_errors("reading the outbox"):
+            return not self._ledger.client.exists(self._keys.outbox_due, self._keys.of("outbox_lanes"))
+
+    def wait(self, seconds: float, stop: threading.Event) -> bool:
+        """Return whether a message is stored, within ``seconds``, that no relay looks at yet.
+
+        Args:
+            seconds: less than Redis may take for an answer.
+            stop: whoever sets it and then calls :meth:`hang_up` ends this.
+        """
+        pool: Any = self._ledger.client.connection_pool
         with clear_errors("waiting for the outbox"):
-            return bool(self._ledger.client.blpop([self._keys.outbox_wake], timeout=seconds))
+            connection = self._waits_on = connection_from(pool)
+            try:
+                if stop.is_set():
+                    return False
+                connection.send_command("BLPOP", self._keys.outbox_wake, seconds)
+                return bool(connection.read_response())
+            finally:
+                self._waits_on = None
+                pool.release(connection)
+
+    def hang_up(self) -> None:
+        """Break off :meth:`wait`; from any thread: who leaves is not to take what wakes up another one."""
+        connection: Any = self._waits_on
+        with suppress(AttributeError, OSError):  # it has ended at this very moment
+            connection._sock.shutdown(socket.SHUT_RDWR)
 
 
 def _object(text: bytes) -> dict[str, Any]:

@@ -34,10 +34,8 @@ MOST = 100
 #: Seconds between two looks at a store that seems empty, and of who serves the lanes in trouble.
 PAUSE = 1.0
 TROUBLED_PAUSE = 0.1
-#: Seconds after which one that waits notices at the latest that it is to stop.
-TICK = 0.5
 #: While nothing waits at all, each pause is twice as long as the last, up to this. A message that comes ends
-#: it at once, unless the relay dies that was woken.
+#: it at once, unless the relay dies that was woken. Less than Redis may take for an answer.
 QUIET = 4.0
 #: Seconds after which a connection is given up that nothing is sent on: what is between may have cut it.
 IDLE = 30.0
@@ -74,16 +72,20 @@ class Relay:
     def run(self) -> None:
         """Send until :meth:`stop` is called from a signal handler or another thread."""
         self._begin_moving()
-        self._work(self._make(trouble=False), threading.Event())
+        self._rounds["poison-relay"] = mine = self._make(trouble=False), threading.Event()
+        self._work(*mine)
         self.finish(PAUSE)
 
     def stop(self) -> None:
         """Take nothing more; called from a signal handler, too."""
         self._stop.set()
+        for rounds, _ in [*self._rounds.values()]:
+            if isinstance(rounds, Rounds):
+                rounds.wake()
 
     def finish(self, patience: float) -> None:
         """Stop, and wait at most so many seconds for what is being sent at this moment."""
-        self._stop.set()
+        self.stop()
         until = time.monotonic() + patience
         for rounds, is_idle in self._rounds.values():
             is_idle.wait(max(0.0, until - time.monotonic()))
@@ -126,7 +128,8 @@ class Relay:
                 if pause > 0:
                     rounds.wait(pause, self._stop)
             except LedgerUnavailable as error:
-                self._complain(error)
+                if not self._stop.is_set():
+                    self._complain(error)
                 self._stop.wait(PAUSE)
             except Exception:
                 logger.exception("celery_poison: the relay failed; it goes on with its next round")
@@ -150,6 +153,8 @@ class Rounds:
         self._blocks = -1
         self._sent_at = 0.0
         self._quiet = PAUSE
+        #: Whether the last round found nothing that will ever be due; and whether no lane has anything.
+        self._was_quiet = self._are_empty = False
 
     def once(self) -> float:
         """Send what is due in one lane; return for how many seconds there is nothing to do.
@@ -157,17 +162,24 @@ class Rounds:
         Raises:
             LedgerUnavailable: Redis is away; what is due stays due.
         """
+        self._are_empty = self._was_quiet and self._lanes.are_empty()
+        if self._are_empty:
+            return self._rest(None)
         self._refresh_blocked()
         notes = not self._handover.is_atomic
         lease, due = self._lanes.take(int(LEASE * 1000), MOST, trouble=self._trouble, notes=notes)
         if lease is None:
-            if time.monotonic() - self._sent_at > IDLE:
-                self._handover.rest()
-            return self._pause(due)
-        self._quiet = PAUSE
+            return self._rest(due)
+        self._quiet, self._was_quiet = PAUSE, False
         self._send(lease)
         self._sent_at = time.monotonic()
         return 0.0
+
+    def _rest(self, due: float | None) -> float:
+        self._was_quiet = due is None
+        if time.monotonic() - self._sent_at > IDLE:
+            self._handover.rest()
+        return self._pause(due)
 
     def _refresh_blocked(self) -> None:
         """Look for changes; what was blocked and is not any more is due at once."""
@@ -195,12 +207,14 @@ class Rounds:
         if self._trouble:
             stop.wait(seconds)
             return
-        if self._lanes.has_trouble():
+        if not self._are_empty and self._lanes.has_trouble():
             self._in_trouble()
-        until = time.monotonic() + seconds
-        while not stop.is_set() and (left := until - time.monotonic()) > 0:
-            if self._lanes.wait(min(TICK, left)):
-                return
+        if self._lanes.wait(seconds, stop):
+            self._was_quiet = False
+
+    def wake(self) -> None:
+        """End :meth:`wait`, whose ``stop`` is set; from any thread."""
+        self._lanes.hang_up()
 
     def close(self) -> None:
         self._handover.close()

@@ -47,7 +47,8 @@ class Telling(Extension):
         register(app)
 
     def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
-        return [Round("poison-telling", PAUSE, lambda fence: self._debts(ledger).pay_late())]
+        work = lambda fence: self._debts(ledger).pay_late()  # noqa: E731
+        return [Round("poison-telling", PAUSE, work, ledger.keys.of("telling"))]
 
     def _debts(self, ledger: Ledger) -> Owed:
         return Owed(ledger, ledger.keys.of("telling"), lambda mid, owed: self._send(ledger, mid))

@@ -13,22 +13,36 @@
 -- RETURNS OK, how many commands this server has refused since it started (0 where it may not be asked)
 --   | FENCED (it was declared dead, and is so for ever: it must rejoin under a new name)
 -- JOURNALS worker_started (first beat)
-local now = now_ms()
-if redis.call('ZSCORE', KEYS[3], ARGV[2]) then return {'FENCED'} end
-redis.call('ZADD', KEYS[1], now, ARGV[2])
-redis.call('HSET', KEYS[4], ARGV[2], ARGV[4])
+local now, fresh = now_ms(), {}
+-- Who has a lease is not buried. One that was heard in this very millisecond is looked up, too.
+local is_new = ARGV[3] == '1' or redis.call('ZADD', KEYS[1], 'XX', 'CH', now, ARGV[2]) == 0
+if is_new then
+  if redis.call('ZSCORE', KEYS[3], ARGV[2]) then return {'FENCED'} end
+  redis.call('ZADD', KEYS[1], now, ARGV[2])
+end
 redis.call('HDEL', KEYS[5], ARGV[2])
 redis.call('HSET', KEYS[2], unpack(ARGV, 5))
-if ARGV[3] == '1' then
-  redis.call('HSET', KEYS[2], 'since', now)
-elseif redis.call('HEXISTS', KEYS[2], 'since') == 0 then -- this Redis is empty, or an older one, since the last beat
-  redis.call('HSET', KEYS[2], 'since', 0, 'forgotten_at', now)
+local kept = redis.call('HMGET', KEYS[2], 'since', 'kept', 'unguarded', 'unpromised', 'ledger_errors', 'troubles')
+local function keep(...)
+  for _, word in ipairs({...}) do fresh[#fresh + 1] = word end
 end
-local counts, troubles = redis.call('HMGET', KEYS[2], 'unguarded', 'unpromised', 'ledger_errors', 'troubles'), 0
-for i = 1, 3 do troubles = troubles + (tonumber(counts[i] or nil) or 0) end
-if troubles > (tonumber(counts[4] or nil) or 0) then redis.call('HSET', KEYS[2], 'troubled_at', now) end
-redis.call('HSET', KEYS[2], 'troubles', troubles)
-redis.call('EXPIRE', KEYS[2], 86400)
+if ARGV[3] == '1' then
+  keep('since', now)
+elseif not kept[1] then -- this Redis is empty, or an older one, since the last beat
+  keep('since', 0, 'forgotten_at', now)
+end
+-- Where it is subscribed, and when its description ends, is written once in an hour.
+local place = ARGV[4] .. ' ' .. math.floor(now / 3600000)
+if is_new or kept[2] ~= place then
+  redis.call('HSET', KEYS[4], ARGV[2], ARGV[4])
+  redis.call('EXPIRE', KEYS[2], 86400)
+  keep('kept', place)
+end
+local troubles = 0
+for i = 3, 5 do troubles = troubles + (tonumber(kept[i] or nil) or 0) end
+if troubles > (tonumber(kept[6] or nil) or 0) then keep('troubled_at', now) end
+if tostring(troubles) ~= kept[6] then keep('troubles', troubles) end
+if #fresh > 0 then redis.call('HSET', KEYS[2], unpack(fresh)) end
 if ARGV[3] == '1' then
   local machine = redis.call('HGET', KEYS[2], 'machine') or ''
   journal(KEYS[6], ARGV[1], {event = 'worker_started', worker = ARGV[2],

@@ -14,9 +14,9 @@
 -- ARGV[7] ended        prefix of the words of nurseries
 -- RETURNS OK, fence, 1 if the lock changed hands | HELD, holder
 -- JOURNALS monitor_changed
-local holder, now = redis.call('GET', KEYS[1]), now_ms()
+local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[2] then
-  local presence = redis.call('HGET', KEYS[3], holder)
+  local now, presence = now_ms(), redis.call('HGET', KEYS[3], holder)
   local since = gone_since(KEYS[4], holder, connected(ARGV[6], presence, holder, run_id()), now)
   if not is_gone(since, now, ARGV[4], ARGV[7], holder) then return {'HELD', holder} end
 end
