@@ -25,7 +25,7 @@ _KEYS = Keys()
 #: What stays in the ledger, or goes with the time: docs/keys.md.
 _STAYS = (
     *("meta", "journal", "quarantine", "failed", "incidents", "monitor", "monitor_fence", "deaths", "gate"),
-    *("counts", "deaths_by_day", "buried", "policy", "blocks", "published", "untold"),
+    *("counts", "deaths_by_day", "buried", "policy", "blocks", "untold"),
     # These are counted by themselves.
     *("running", "done", "parked", "parcels", "candidates", "gone", "open"),
 )
