@@ -88,7 +88,7 @@ def mid_of(headers: Mapping[str, Any]) -> str:
     """Return the mid of a message that was identified, or published here."""
     stamped = headers.get(MID)
     if isinstance(stamped, str) and stamped:
-        return known_as(stamped)
+        return stamped if len(stamped) <= LONGEST and stamped.isascii() else known_as(stamped)
     return known_as(f"{headers['id']}:{headers['task']}:{headers.get('retries') or 0}")
 
 
@@ -111,6 +111,15 @@ def identify(headers: Mapping[str, Any], tag: Any, body: Any = b"") -> str:
         # Rejected, and back from where its queue sends such messages: a new one, whose last run has ended.
         mid += f"#{_rounds(headers['x-death'])}"
     return mid
+
+
+def stamp_of(headers: Mapping[str, Any]) -> str:
+    """Return the mid that a message was published with, as :func:`identify` would; empty: ask that."""
+    stamped = headers.get(MID)
+    if type(stamped) is not str or len(stamped) != _STAMPED or not stamped.isascii():
+        return ""
+    is_sent_once = stamped[_DASH] == "-" and "x-death" not in headers
+    return stamped if is_sent_once and stamped.endswith(_purpose(headers)) else ""
 
 
 def is_unique(mid: str) -> bool:
@@ -144,10 +153,12 @@ def _is_its_own(stamped: str, headers: Mapping[str, Any]) -> bool:
 
 def _purpose(headers: Mapping[str, Any]) -> str:
     """Return eight characters that tell a message from others which have its headers."""
-    # In one line, since it is asked twice for every message: by who publishes it, and who receives it.
     get = headers.get
-    retries, nesting = _said(get("retries")) or "0", _said(get("replaced_task_nesting")) or "0"
-    of = f"{_said(get('id'))}\n{_said(get('task'))}\n{retries}\n{nesting}"
+    id, task, retries, nesting = get("id"), get("task"), get("retries"), get("replaced_task_nesting")
+    # Asked twice for every message, by who publishes it and who receives it: most are as Celery sends them.
+    if not (type(id) is type(task) is str and type(retries) is type(nesting) is int):
+        id, task, retries, nesting = _said(id), _said(task), _said(retries) or "0", _said(nesting) or "0"
+    of = f"{id}\n{task}\n{retries}\n{nesting}"
     return f"{crc32(of.encode('utf-8', 'backslashreplace')):08x}"
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from inspect import signature
 from typing import Any, TypeVar
 
+from celery_poison.worker.plans import Plans
 from celery_poison.worker.site import Site
 
 T = TypeVar("T")
@@ -15,7 +16,8 @@ _OF_A_SITE = [each.name for each in fields(Site)]
 
 def site(**parts: Any) -> Site:
     """Return a site with these parts, and without the others."""
-    return Site(**(dict.fromkeys(_OF_A_SITE) | parts))
+    given: dict[str, Any] = {**dict.fromkeys(_OF_A_SITE), "plans": Plans(), **parts}
+    return Site(**given)
 
 
 def on_site(kind: Callable[..., T], **parts: Any) -> T:

@@ -137,7 +137,12 @@ class Hold:
     """A reason to keep messages of one worker from beginning.
 
     The event loop calls its methods, unless they say otherwise.
+
+    Attributes:
+        is_at_rest: it stops nothing now, and need not hear of runs. Looked at after each :meth:`refresh`.
     """
+
+    is_at_rest = False
 
     def parks(self, task: str, *, as_of_now: bool = False) -> bool:
         """Whether messages of a task are to be parked.

@@ -1,7 +1,7 @@
 """Admission: judges what is redelivered, marked, packed or too large, before anything opens it.
 
-A healthy first delivery passes with three dictionary look-ups. Everything else waits in memory while the
-background executor looks it up. What has to wait for an earlier start is soon parked in the ledger (TP1-8).
+It waits in memory while the background executor looks it up. What has to wait for an earlier start is soon
+parked in the ledger (TP1-8). A first delivery of a task with an open plan does not come here (:mod:`.road`).
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ Claim = tuple[str, bytes, Start]
 
 @dataclass(eq=False, repr=False)
 class Admission:
-    """Stands in for the consumer's ``on_task_received``.
+    """Lets in what is not known to be healthy, or has it judged first.
 
     Attributes:
-        handler: Celery's own ``on_task_received``.
+        handler: has Celery make a request of a message.
         refuse: keeps a message of a guarded task of which no notes can be made.
     """
 
@@ -111,35 +111,31 @@ class Admission:
         """Return notes about a message that needs care; None for one that goes straight on."""
         names = names_of(message)
         task: Any = names.get("task")
-        guarded = self.policies.get(task)
-        if guarded is None or "id" not in names:
-            return None
-        if self.broadcasts(message):
+        about = self.policies, self.holds or (), self.checker.concerns
+        plan = self.site.plans.of(task, *about, is_suspected=self.resync.window.is_suspected)
+        if plan is None or "id" not in names or self.broadcasts(message):
             return None
         settle_identity(message, self.settings.trial_queue)
-        policy, diverts = guarded
+        policy = plan.policy
         if policy.by_queue:
             policy = policy.at(home_of(message))
         again = self.inflight.meets_again(message, message.headers[MID])
-        suspected = again or self.resync.window.is_suspected
-        paused = bool(self.holds) and any(hold.parks(task) for hold in self.holds)
-        asked = bool(self._askers) and diverts and any(hold.asks(task) for hold in self._askers)
-        care = paused or asked or suspected or needs_care(message, policy)
-        blockable = self.checker.concerns(task)
-        if not care and not blockable:
+        suspected = again or plan.is_suspected or plan.is_asked
+        care = plan.is_paused or suspected or needs_care(message, policy)
+        if not care and not plan.is_blockable:
             return None
         delivery = note_delivery(
             message,
             policy,
-            diverts=diverts,
+            diverts=plan.diverts,
             token=self.me.next_token(),
             worker=self.me.worker,
             pid=self.me.pid,
             epoch=self.loop.epoch,
-            suspected=suspected or asked,
+            suspected=suspected,
         )
-        delivery.paused = paused
-        if blockable:
+        delivery.paused = plan.is_paused
+        if plan.is_blockable:
             args = (message, task, policy)
             if not self.checker.must_ask(*args):
                 delivery.blocked = self.checker.reason(*args, ask=False)

@@ -29,6 +29,7 @@ from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.policies import VersionedCopy
 from celery_poison.policy import Policy
 from celery_poison.rules.blocks import Rule, RuleKind, read_rules
+from celery_poison.worker.plans import Plans
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import call_in_real_thread
 
@@ -109,6 +110,7 @@ class Checker:
     fingerprints: Fingerprints
     recorder: Recorder
     complain: Callable[[Exception], None]
+    plans: Plans
     _rules = _Rules()
 
     def __post_init__(self) -> None:
@@ -130,6 +132,7 @@ class Checker:
             {field: (rule, rule.until and rule.until + offset) for field, rule in rules.items()},
             frozenset(rule.task for rule in rules.values() if rule.kind is RuleKind.FINGERPRINT),
         )
+        self.plans.renew()
         for rule in began.values():
             logger.warning("celery_poison: %s", rule.reason)
         for field in ended:

@@ -194,15 +194,11 @@ class GuardStep(bootsteps.ConsumerStep):
             sys.exit(f"celery_poison: {error}")
         self._worker = ours
         ours.loop.clock.follow(consumer)
-        ours.unprocessable.stand_before_pool(consumer)
-        ours.standstill.stand_before_pool(consumer)
-        self._dispatcher = consumer.on_task_request = ours.dispatcher(consumer)
+        self._dispatcher = ours.road.follow(consumer, ours.dispatcher)
         ours.unprocessable.hook_into(consumer)
         ours.leaving.follow(consumer)
         update = consumer.update_strategies
         consumer.update_strategies = partial(_update_strategies, consumer.app, update)
-        create = consumer.create_task_handler
-        consumer.create_task_handler = lambda *args, **kw: ours.opening(create(*args, **kw))
 
     def get_consumers(self, channel: Any) -> list[Any]:
         return []

@@ -21,10 +21,15 @@ logger = get_logger("celery_poison")
 
 @dataclass(eq=False, repr=False)
 class Broadcasts:
-    """Tells the messages of such queues, and how their tasks acknowledge."""
+    """Tells the messages of such queues, and how their tasks acknowledge.
+
+    Attributes:
+        ordinary: the queues that are known to be none.
+    """
 
     app: Celery
     loop: EventLoop
+    ordinary: set[str] = field(default_factory=set, init=False)
     #: By queue, or by consumer tag where a transport tells no queue.
     _known: dict[Any, bool] = field(default_factory=dict, init=False)
     _tasks: dict[str, Any] = field(default_factory=dict, init=False)
@@ -40,6 +45,8 @@ class Broadcasts:
             if key is None or consumer is None:
                 return False
             found = self._known[key] = _is_broadcast(consumer, key, is_virtual=bool(queue))
+            if queue and not found:
+                self.ordinary.add(queue)
         return found
 
     def task(self, task: Any) -> Any:

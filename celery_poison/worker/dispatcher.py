@@ -1,8 +1,8 @@
 """Dispatcher, before the pool: a candidate runs alone, so that its death would prove its guilt.
 
-Every request of the worker passes here, guarded or not, immediate or delayed. A candidate goes to a cell,
-beside the pool. If that cannot be, or if its last trial ended with its worker, it waits until the pool is
-empty; while it waits or runs, the others wait in memory, in their order, and so do those who wait for a cell.
+Every request of the worker passes here, or by :mod:`.road`. A candidate goes to a cell, beside the pool. If
+that cannot be, or if its last trial ended with its worker, it waits until the pool is empty; while it waits
+or runs, the others wait in memory, in their order, and so do those who wait for a cell.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ MAINTAIN = 5.0
 
 @dataclass(eq=False, repr=False)
 class Dispatcher:
-    """Stands in for ``consumer.on_task_request``.
+    """Sends requests to the pool, or to cells, in the place of ``consumer.on_task_request``.
 
-    Args:
+    Attributes:
         cells: where a candidate is tried while the pool goes on with other work.
         recorder: closes the admit mark of every request that comes: its message was received and decoded.
+        waiting: those that may not begin yet.
+        alone: the one beside which nothing may begin.
     """
 
     consumer: Any
@@ -45,8 +47,8 @@ class Dispatcher:
     health: Health
     cells: Cells
     recorder: Recorder
-    _waiting: deque[Any] = field(default_factory=deque, init=False)
-    _alone: Any = field(default=None, init=False)
+    waiting: deque[Any] = field(default_factory=deque, init=False)
+    alone: Any = field(default=None, init=False)
     _is_in_pool = False
     _looking = False
     #: When the pool is asked for dead processes next, and the pause after that.
@@ -60,8 +62,8 @@ class Dispatcher:
     def __call__(self, request: Any) -> None:
         if (delivery := getattr(request, "poison", None)) is not None:
             delivery.close_mark(self.recorder)
-        if self._waiting or self._alone is not None or _is_alone(request) or not self.may_start():
-            self._waiting.append(request)
+        if self.waiting or self.alone is not None or _is_alone(request) or not self.may_start():
+            self.waiting.append(request)
             self.look()
         else:
             self.dispatch(request)
@@ -80,7 +82,7 @@ class Dispatcher:
 
     def take_back(self, request: Any) -> None:
         """Let a candidate run in the pool that could be tried in no cell."""
-        if request is self._alone:
+        if request is self.alone:
             self._is_in_pool = True
             self.dispatch(request)
         else:
@@ -90,11 +92,11 @@ class Dispatcher:
         """Let through what may run now."""
         # Celery before 5.7 has only the active ones after a lost connection.
         here = state.reserved_requests, state.active_requests
-        if self._alone is not None and not any(self._alone in requests for requests in here):
-            self._alone, self._is_in_pool = None, False
+        if self.alone is not None and not any(self.alone in requests for requests in here):
+            self.alone, self._is_in_pool = None, False
         somebody_must_be_alone = self._let_through()
         self.cells.make_wait(self._is_in_pool or somebody_must_be_alone)
-        if (self._waiting or self._alone is not None) and not self._looking:
+        if (self.waiting or self.alone is not None) and not self._looking:
             self._looking = True
             self.consumer.timer.call_after(LOOK_AGAIN, partial(self._look_again, self._connection))
 
@@ -117,16 +119,16 @@ class Dispatcher:
 
     def _let_through(self) -> bool:
         """Return whether the first who waits can only run alone, and something runs."""
-        while self._waiting and self._alone is None and self.may_start():
-            request = self._waiting[0]
+        while self.waiting and self.alone is None and self.may_start():
+            request = self.waiting[0]
             if request not in state.reserved_requests:  # revoked, or its connection was lost
-                self._waiting.popleft()
+                self.waiting.popleft()
             elif not _is_alone(request):
-                self.dispatch(self._waiting.popleft())
+                self.dispatch(self.waiting.popleft())
             elif self.cells.takes(request) and not request.needs_idle_worker:
-                self.cells.admit(self._waiting.popleft())
+                self.cells.admit(self.waiting.popleft())
             elif self._nothing_runs():
-                self._alone = self._waiting.popleft()
+                self.alone = self.waiting.popleft()
                 self._maintain_at, self._maintain_pause = 0.0, LOOK_AGAIN
                 if self.cells.takes(request):
                     self.cells.admit(request, first=True)
@@ -139,7 +141,7 @@ class Dispatcher:
         return False
 
     def _nothing_runs(self) -> bool:
-        waiting = set(map(id, (*self._waiting, *(each.request for each in self.cells.waiting))))
+        waiting = set(map(id, (*self.waiting, *(each.request for each in self.cells.waiting))))
         try:
             here = (*state.reserved_requests, *state.active_requests)
             return all(id(request) in waiting for request in here)
@@ -148,7 +150,7 @@ class Dispatcher:
 
     def clear(self) -> None:
         """Forget everybody who waits: their connection is gone and they will be delivered again."""
-        self._waiting.clear()
+        self.waiting.clear()
         # Celery before 5.6 forgets with the connection who wanted to be called.
         self._connection += 1
         self._looking = False

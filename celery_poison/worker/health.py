@@ -128,6 +128,7 @@ class Refresher:
         version = self.plugin.policy_overrides.version
         if version != self._version:
             self.site.policies.update(self.plugin.policies)
+            self.site.plans.renew()
             self._version = version
             logger.info("celery_poison: policies of version %d are in force", version)
 
@@ -141,8 +142,13 @@ class Refresher:
         self._withhold(is_up=self.health.is_up)
 
     def _withhold(self, *, is_up: bool) -> bool:
-        steps = (partial(hold.refresh, is_up=is_up) for hold in self.holds)
-        return all([*map(self._attempt, steps)])
+        return all([self._attempt(partial(self._refresh, hold, is_up=is_up)) for hold in self.holds])
+
+    def _refresh(self, hold: Hold, *, is_up: bool) -> None:
+        try:
+            hold.refresh(is_up=is_up)
+        finally:
+            self.site.plans.renew()
 
     def _attempt(self, step: Callable[[], object]) -> bool:
         """Take one step; return whether it succeeded."""

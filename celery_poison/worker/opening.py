@@ -39,7 +39,7 @@ class _UnopenedDelivery(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Opening:
-    """Stands in for the consumer's ``on_task_received``.
+    """Opens such bodies before admission.
 
     Attributes:
         receive: takes what is open, or need not be opened here.

@@ -53,6 +53,9 @@ class GuardedRequest(SentRequest):
             TaskRevokedError: to Celery, which gives the place in the pool to another.
         """
         needs, delivery = self.needs, self.poison
+        plan = needs.plans.known.get(self._type)
+        if plan is not None and not plan.is_blockable:
+            return
         if not needs.checker.concerns(self._type) or (delivery is not None and delivery.released):
             return
         policy = needs.policies[self._type][0].at(self.consumed_from)
@@ -218,7 +221,7 @@ class GuardedRequest(SentRequest):
         self.needs.inflight.left_pool(self._ticket.token, ended_well=well)
         if not self._is_counted:  # a hard time limit is told twice
             self._is_counted = True
-            for hold in self.needs.holds:
+            for hold in self._holds:
                 hold.ended(self.consumed_from, self, end)
         if not self.diverts:
             self._settle()
@@ -236,7 +239,7 @@ class GuardedRequest(SentRequest):
     def _is_not_in_pool(self) -> None:
         assert self._ticket is not None
         self.needs.inflight.pool_refused(self._ticket.token)
-        for hold in self.needs.holds:
+        for hold in self._holds:
             hold.ended(self.consumed_from, self, End.REVOKED)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:

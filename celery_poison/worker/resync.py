@@ -128,6 +128,7 @@ class Resync:
         """Note which Redis answered; report to one that was restarted or replaced what it may not know."""
         if not self.window.met(run_id):
             return
+        self.site.plans.renew()
         logger.warning(
             "celery_poison: the ledger's Redis was restarted or replaced, and may have forgotten its last"
             " moments: running messages are reported again, and new ones are looked up before they run"
@@ -160,6 +161,7 @@ class Resync:
         self.window.broker = broker
         if again:
             self.window.reconnected()
+        self.site.plans.renew()
         self.disturbed()
         keep_for = self.window.grace if self.window.broker.forgets else FOR_A_COPY
         self._remind(self.deferred_cleanup.connection_lost(keep_for))

@@ -58,9 +58,13 @@ class RequestNeeds(Site):
     contained: bool
 
 
+#: Where an app has them.
+_NEEDS = "_poison_needs"
+
+
 def _needs_by_node(app: Any) -> dict[str, RequestNeeds]:
-    found: dict[str, RequestNeeds] = vars(app).setdefault("_poison_needs", {})
-    return found
+    by_node: dict[str, RequestNeeds] = vars(app).setdefault(_NEEDS, {})
+    return by_node
 
 
 def serve_requests(app: Any, hostname: str, needs: RequestNeeds) -> None:
@@ -70,10 +74,10 @@ def serve_requests(app: Any, hostname: str, needs: RequestNeeds) -> None:
 
 def needs_of(app: Any, hostname: str) -> RequestNeeds | None:
     """Return the parts for the requests of that worker; None where no worker here guards."""
-    known = _needs_by_node(app)
-    if hostname not in known and len(known) == 1:  # made by a strategy that names no worker
-        return next(iter(known.values()))
-    return known.get(hostname)
+    by_node: dict[str, RequestNeeds] = vars(app).get(_NEEDS, {})
+    if hostname not in by_node and len(by_node) == 1:  # made by a strategy that names no worker
+        return next(iter(by_node.values()))
+    return by_node.get(hostname)
 
 
 def release_requests(app: Any, hostname: str) -> bool:
@@ -141,6 +145,8 @@ class SentRequest(Request):
     _ticket: Ticket | None = None
     #: Of a thread of the pool, which may not have begun with it.
     _future: Any = None
+    #: Those that are told of its run.
+    _holds: Sequence[Hold] = ()
     #: It was put back before it had begun: its queue or task is paused, or its worker leaves.
     _went_back = False
     _cells: Any = None
@@ -163,7 +169,10 @@ class SentRequest(Request):
         self.poison: Delivery | None = getattr(self._message, "poison", None)
         needs: Any = needs_of(self._app, self.hostname)
         self.needs: RequestNeeds = needs  # None where no worker guards: then nothing below asks
-        self.is_broadcast = self.needs is not None and self.needs.broadcasts(self._message)
+        queue = getattr(self._message, "queue_name", None)
+        self.is_broadcast = (
+            needs is not None and queue not in needs.broadcasts.ordinary and needs.broadcasts(self._message)
+        )
         if self.is_broadcast:
             self._task: Any = self.needs.broadcasts.task(self._task)
         elif self.is_acknowledged_late and not self._task.acks_late:
@@ -297,10 +306,12 @@ class SentRequest(Request):
             # worker for dead. The places are counted anew with the next connection, in a moment.
             state.task_ready(self)
             return False
-        if self.put_back_if_paused():
+        plan = self.needs.plans.known.get(self._type)
+        self._holds = self.needs.holds if plan is None else plan.holds
+        if self._holds and self.put_back_if_paused():
             self._give_place_back(pool)
             return False
-        for hold in self.needs.holds:
+        for hold in self._holds:
             hold.begins(self.consumed_from, self)
         return True
 

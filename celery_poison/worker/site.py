@@ -13,6 +13,7 @@ from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer, Complaints
 from celery_poison.worker.lease import Incarnation
+from celery_poison.worker.plans import Plans
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import Background, EventLoop
 
@@ -24,6 +25,7 @@ class Site:
     Attributes:
         me: under which name it is known to the others.
         policies: task name -> (policy, whether it diverts); updated in place.
+        plans: made anew whenever something changes that they are made of.
         background: does what waits for Redis.
         announce: log lines, signals and events.
         recorder: writes starts and ends.
@@ -36,6 +38,7 @@ class Site:
     ledger: Ledger
     me: Incarnation
     policies: dict[str, tuple[Policy, bool]]
+    plans: Plans
     loop: EventLoop
     background: Background
     announce: Announcer

@@ -9,13 +9,11 @@ over is still allowed. The thread that gives back first forbids it, and then rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from celery import Task
 from celery.utils.log import get_logger
-from celery.worker import state
 
 from celery_poison.cells.trial import PoolFacts
 from celery_poison.worker.inflight import InFlight, unchanged
@@ -34,32 +32,6 @@ class Standstill:
         self._site, self._inflight, self._rejoin = site, inflight, rejoin
         self._waits = pool.name in ("solo", *GREEN)
         self._was_seen = False
-
-    # --- on the event loop ---------------------------------------------------------------------
-
-    def stand_before_pool(self, consumer: Any) -> None:
-        """Note each request that is given to the pool, and give it none that has gone back."""
-        if self._site.settings.observe_only:
-            return
-        controller, loop = consumer.controller, self._site.loop
-        send: Callable[[Any], Any] = controller._process_task
-
-        def hand_over(request: Any) -> Any:
-            loop.handed = request
-            request.message.is_handed = True
-            if self._rejoin.is_fenced:
-                loop.handed = None
-                return state.task_ready(request)  # the places are counted anew with the next connection
-            try:
-                return send(request)
-            finally:
-                loop.handed = None
-
-        controller._process_task = hand_over
-        if consumer.on_task_request == send:  # nobody waits there for a place in the pool
-            consumer.on_task_request = hand_over
-
-    # --- in a thread beside it -----------------------------------------------------------------
 
     def look(self) -> None:
         """Give back messages that have not begun, when the loop stands longer than ``poison_stuck_after``.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from traceback import walk_tb
+from types import CodeType
 from typing import Any
 
 from celery.app.task import Context
@@ -28,9 +29,7 @@ from celery_poison.broker.sealed import ITEM, Sealed
 from celery_poison.errors import LedgerUnavailable, QuarantineFull
 from celery_poison.keep.stored_message import Identity, identity_of, word
 from celery_poison.model import Phase, Start
-from celery_poison.upstream.requests import GARBAGE
 from celery_poison.worker.delivery import size_of
-from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.pool_processes import forget_unsent
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.sending import SentRequest
@@ -99,12 +98,15 @@ def _form(value: object) -> str:
 class Unprocessable:
     """Stands in for a consumer's ways to drop a message, on the event loop.
 
-    Args:
-        complain: takes what is wrong with us; Celery's own way is gone then.
+    Attributes:
+        handler: Celery's own ``on_task_received``, for the present connection.
+        past: the code that each request of Celery's passes: an error behind that tells of no message.
     """
 
     site: Site
     writer: QuarantineWriter
+    handler: Callable[[Any], Any] = field(init=False)
+    past: CodeType | None = field(default=None, init=False)
 
     def hook_into(self, consumer: Any) -> None:
         """Stand in for the consumer's own methods, before it makes its task handler."""
@@ -130,36 +132,38 @@ class Unprocessable:
         consumer.on_unknown_task, consumer.on_invalid_task = on_unknown_task, on_invalid_task
         consumer.on_unknown_message, consumer.on_decode_error = on_unknown_message, on_decode_error
 
-    def around(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the handler in place of Celery's; it takes messages of which no request can be made.
+    def take(self, message: Any) -> Any:
+        """Give a message to Celery's handler; one of which no request can be made is kept.
 
         Plain Celery ends there, or connects anew without end: on Redis a ``KeyError`` counts as a lost
         connection.
         """
         if not self.site.settings.keep_unprocessable:
-            return handler
+            return self.handler(message)
+        headers = message.headers
+        if headers.get("eta") is not None and (fault := self._fault_of_eta(message)):
+            return self._take(causes.MALFORMED, message, fault, partial(self._refuse, message, fault))
+        if fault := _fault_of(headers):
+            return self._take(causes.MALFORMED, message, fault, message.reject)
+        try:
+            if error := self._fault_of_call(message):
+                return self._turn_away(message, error)
+            return self.handler(message)
+        except Exception as error:
+            if not self.takes_broken(message, error):
+                raise
 
-        def receive(message: Any) -> Any:
-            headers = message.headers
-            if headers.get("eta") is not None and (fault := self._fault_of_eta(message)):
-                return self._take(causes.MALFORMED, message, fault, partial(self._refuse, message, fault))
-            if fault := _fault_of(headers):
-                return self._take(causes.MALFORMED, message, fault, message.reject)
-            try:
-                if error := self._fault_of_call(message):
-                    return self._turn_away(message, error, handler)
-                return handler(message)
-            except Exception as error:
-                if not self._is_to_blame(message, error):
-                    raise
-                # Celery came as far as its body, and no farther.
-                is_unopened = isinstance(message.headers.get("task"), str) and (
-                    getattr(message, "_decoded_cache", None) is None
-                )
-                cause = causes.UNDECODABLE if is_unopened else causes.MALFORMED
-                self._take(cause, message, error, partial(_raise, error))
-
-        return receive
+    def takes_broken(self, message: Any, error: Exception) -> bool:
+        """Keep a message that Celery's handler failed at; False where the message is not to blame."""
+        if not self._is_to_blame(message, error):
+            return False
+        # Celery came as far as its body, and no farther.
+        is_unopened = isinstance(message.headers.get("task"), str) and (
+            getattr(message, "_decoded_cache", None) is None
+        )
+        cause = causes.UNDECODABLE if is_unopened else causes.MALFORMED
+        self._take(cause, message, error, partial(_raise, error))
+        return True
 
     def refuse(self, message: Any, error: Exception) -> None:
         """Keep a message of a guarded task that cannot be looked up; dropped where none are kept."""
@@ -169,34 +173,17 @@ class Unprocessable:
 
         self._take(causes.MALFORMED, message, error, drop)
 
-    def stand_before_pool(self, consumer: Any) -> None:
-        """Stand in for what gives a request to the pool: not every one can be given to it.
+    def takes_back(self, request: Any, error: Exception) -> bool:
+        """Keep what no pool takes; its place there and its prefetch credit are free again.
 
-        Plain Celery ends there. It is called by whoever gives a place in the pool back, too, and would fail
-        that one.
+        Plain Celery ends there. Whoever gives a place in the pool back calls this, too, and would fail. False
+        where the request is not to blame.
         """
-        if self.site.settings.observe_only or not self.site.settings.keep_unprocessable:
-            return
-        controller = consumer.controller
-        send = controller._process_task
-
-        def send_or_keep(request: Any) -> Any:
-            try:
-                return send(request)
-            except GARBAGE as error:
-                if self._is_foreign(error):
-                    raise
-                if request.time_start is None:
-                    self._take_back(request, error)
-                else:  # solo has run it meanwhile: other pools log such an end
-                    logger.exception("celery_poison: the end of %s cannot be recorded", clean(request.id))
-
-        controller._process_task = send_or_keep
-        if consumer.on_task_request == send:  # nobody waits there for a place in the pool
-            consumer.on_task_request = send_or_keep
-
-    def _take_back(self, request: Any, error: Exception) -> None:
-        """Keep what no pool takes; its place there and its prefetch credit are free again."""
+        if not self.site.settings.keep_unprocessable or self._is_foreign(error):
+            return False
+        if request.time_start is not None:  # solo has run it meanwhile: other pools log such an end
+            logger.exception("celery_poison: the end of %s cannot be recorded", clean(request.id))
+            return True
         consumer = self.site.loop.consumer
         forget_unsent(consumer.pool, request)
         state.task_ready(request)
@@ -206,6 +193,7 @@ class Unprocessable:
         if isinstance(request, SentRequest):
             request.pool_refused()
         self._take(causes.MALFORMED, request.message, error, request.message.reject)
+        return True
 
     def _is_foreign(self, error: Exception) -> bool:
         """Whether an error tells of a lost connection, or of memory, and of no message."""
@@ -217,9 +205,8 @@ class Unprocessable:
         """Whether an error came of the message, and not of a lost connection or of who was to run it."""
         if self._is_foreign(error):
             return False
-        passed = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
-        # Whatever came as far as what every request passes was no garbage.
-        return not message.acknowledged and Dispatcher.__call__.__code__ not in passed
+        passed = any(frame.f_code is self.past for frame, _ in walk_tb(error.__traceback__))
+        return not message.acknowledged and not passed
 
     def _fault_of_eta(self, message: Any) -> Exception | None:
         """Return the error of a time that Celery can read, and not wait for; it drops such a message."""
@@ -237,12 +224,12 @@ class Unprocessable:
             return None
         return None
 
-    def _turn_away(self, message: Any, error: Exception, handler: Callable[[Any], Any]) -> Any:
+    def _turn_away(self, message: Any, error: Exception) -> Any:
         """Do what Celery does with what it cannot read; what it trips over later is such a one, too."""
         if isinstance(error, DecodeError):
             return self.site.loop.consumer.on_decode_error(message, error)
         if isinstance(error, InvalidTaskError) and self.site.settings.observe_only:
-            return self._take(causes.MALFORMED, message, error, partial(handler, message))
+            return self._take(causes.MALFORMED, message, error, partial(self.handler, message))
         return self.site.loop.consumer.on_invalid_task(None, message, error)
 
     def _fault_of_call(self, message: Any) -> DecodeError | ContentDisallowed | InvalidTaskError | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -41,12 +40,14 @@ from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
 from celery_poison.worker.leaving import Leaving
 from celery_poison.worker.opening import Opening
 from celery_poison.worker.outcome import Outcomes
+from celery_poison.worker.plans import Plans
 from celery_poison.worker.pool_processes import Exits
 from celery_poison.worker.pulse_thread import WorkerPulse
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
+from celery_poison.worker.road import Road
 from celery_poison.worker.sending import RequestNeeds, release_requests
 from celery_poison.worker.serving import Serving, release, serve
 from celery_poison.worker.site import Site
@@ -100,6 +101,7 @@ class GuardedWorker:
         self._make_resync()
         self._make_outcomes()
         self._make_cells(nursery)
+        self._make_road()
         self._make_heartbeat()
         self._configure_processes()
         try:
@@ -137,6 +139,7 @@ class GuardedWorker:
             ledger=self._ledger,
             me=self._me,
             policies=self._policies,
+            plans=Plans(),
             loop=self.loop,
             background=self._background,
             announce=self._announce,
@@ -148,7 +151,7 @@ class GuardedWorker:
     def _make_quarantine_writer(self) -> None:
         """Make the parts that go by policies and by the block list."""
         fingerprints = Fingerprints(self._app, self.complain)
-        self._checker = Checker(self._ledger, fingerprints, self._recorder, self.complain)
+        self._checker = Checker(self._ledger, fingerprints, self._recorder, self.complain, self._site.plans)
         self.refresher = Refresher(
             site=self._site,
             plugin=self._plugin,
@@ -228,6 +231,31 @@ class GuardedWorker:
         )
         return partial(seed.prepare, sown)
 
+    def _make_road(self) -> None:
+        admission = Admission(
+            site=self._site,
+            handler=self.unprocessable.take,
+            refuse=self.unprocessable.refuse,
+            inflight=self._inflight,
+            cells=self.cells,
+            holds=self._holds,
+            checker=self._checker,
+            resync=self._resync,
+            quarantine_writer=self._quarantine_writer,
+            outcomes=self._outcomes,
+            lease=self._lease,
+            broadcasts=self.broadcasts,
+        )
+        self.road = Road(
+            site=self._site,
+            opening=Opening(self._site, admission, self._quarantine_writer),
+            unprocessable=self.unprocessable,
+            inflight=self._inflight,
+            broadcasts=self.broadcasts,
+            rejoin=self.rejoin,
+            lease=self._lease,
+        )
+
     def _make_heartbeat(self) -> None:
         directory = self._crash_reports.path if self._crash_reports is not None else ""
         self.pulse = WorkerPulse(self._site, self._pool, self.shutdown, directory)
@@ -301,29 +329,6 @@ class GuardedWorker:
             outcomes=self._outcomes,
             broadcasts=self.broadcasts,
             contained=self._pool.contained,
-        )
-
-    def opening(self, handler: Callable[[Any], Any]) -> Opening:
-        """Return the handler before admission; it opens the bodies that admission does not open."""
-        return Opening(
-            site=self._site, receive=self.admission(handler), quarantine_writer=self._quarantine_writer
-        )
-
-    def admission(self, handler: Callable[[Any], Any]) -> Admission:
-        """Return the handler in place of ``handler``, Celery's own ``on_task_received``."""
-        return Admission(
-            site=self._site,
-            handler=self.unprocessable.around(handler),
-            refuse=self.unprocessable.refuse,
-            inflight=self._inflight,
-            cells=self.cells,
-            holds=self._holds,
-            checker=self._checker,
-            resync=self._resync,
-            quarantine_writer=self._quarantine_writer,
-            outcomes=self._outcomes,
-            lease=self._lease,
-            broadcasts=self.broadcasts,
         )
 
     def dispatcher(self, consumer: Any) -> Dispatcher:

@@ -17,6 +17,7 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.plugin import plugin_of
 from celery_poison.settings import Settings
 from celery_poison.worker.quarantine_writer import QuarantineWriter
+from celery_poison.worker.road import Road
 from celery_poison.worker.threads import EventLoop
 from celery_poison.worker.unprocessable import Unprocessable
 from tests import PATIENCE, sites
@@ -51,13 +52,13 @@ class Site:
         self._loop.consumer = self._celerys = self._consumer()
         self.unprocessable = self._unprocessable()
         self.unprocessable.hook_into(self._celerys)
-        self.unprocessable.stand_before_pool(self._celerys)
+        self._road().stand_before_pool(self._celerys)
         self._celerys.update_strategies()
-        handler = self.unprocessable.around(self._celerys.create_task_handler())
+        self.unprocessable.handler = self._celerys.create_task_handler()
         consumer = KombuConsumer(
             self.channel,
             [app.amqp.queues["celery"]],
-            on_message=self._note(handler),
+            on_message=self._note(self.unprocessable.take),
             on_decode_error=self._note(self._celerys.on_decode_error),
             accept=["json"],
         )
@@ -107,7 +108,7 @@ class Site:
         request.message.ack()
 
     def _unprocessable(self) -> Unprocessable:
-        site = sites.site(
+        self._site = site = sites.site(
             app=self.app,
             settings=self.settings,
             ledger=self.ledger,
@@ -122,6 +123,10 @@ class Site:
         )
         self.writer = on_site(QuarantineWriter, **site.as_dict())
         return on_site(Unprocessable, **site.as_dict(), writer=self.writer)
+
+    def _road(self) -> Road:
+        rejoin = SimpleNamespace(is_fenced=False)
+        return on_site(Road, **self._site.as_dict(), unprocessable=self.unprocessable, rejoin=rejoin)
 
     def close(self) -> None:
         self._connection.release()

@@ -81,6 +81,11 @@ class Endpoints:
         probe = self._probes.get(queue)
         return endpoint.mode is Mode.SUSPENDED or (probe is not None and probe is not request)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is suspended, and nothing ever will be."""
+        return not self._is_on and not self._states
+
     # --- runs ----------------------------------------------------------------------------------
 
     def begins(self, queue: str, request: Any) -> None:
@@ -226,6 +231,10 @@ class Pausing(Hold):
     def parks(self, task: str, *, as_of_now: bool = False) -> bool:
         paused = self.paused.as_of_now() if as_of_now else self.paused
         return paused(Scope.TASK, task)
+
+    @property
+    def is_at_rest(self) -> bool:  # type: ignore[override]
+        return self.paused.is_empty and self.endpoints.is_at_rest
 
     def stops(self, queue: str, task: str, request: Any) -> bool:
         return self.paused.stops(queue, task) or self.endpoints.stops(queue, request)
