@@ -15,7 +15,6 @@ from celery.apps.worker import Worker as Program
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from celery_poison.basics.calling import tell
 from celery_poison.basics.forking import real_thread_starter
 from celery_poison.cells.nursery import Nursery, unshareable
 from celery_poison.cells.trial import PoolFacts
@@ -27,10 +26,11 @@ from celery_poison.worker import inspecting as inspecting  # registers what `cel
 from celery_poison.worker.combining import combine
 from celery_poison.worker.farewell import Farewell, goes_without
 from celery_poison.worker.lease import Incarnation
-from celery_poison.worker.pool_processes import hear_of_begun, keep_what_runs, watch_again
+from celery_poison.worker.life import Life
+from celery_poison.worker.pool_processes import hear_of_begun
 from celery_poison.worker.sending import serve_requests
 from celery_poison.worker.task_body import surround
-from celery_poison.worker.worker import FAREWELL, GuardedWorker
+from celery_poison.worker.worker import GuardedWorker
 
 logger = get_logger("celery_poison")
 
@@ -51,7 +51,9 @@ class LifeStep(bootsteps.StartStopStep):
             surround(worker.app)
             me = Incarnation(worker.hostname)
             nursery = _open_nursery(worker, pool, me.first_worker)
-            ours = worker.poison = self._worker = GuardedWorker(worker.app, me, pool, nursery)
+            ours = self._worker = GuardedWorker(worker.app, me, pool, nursery)
+            self._life = Life(ours)
+            self._life.check()
         except PoisonError as error:
             if isinstance(nursery, Nursery):
                 nursery.end()
@@ -59,18 +61,18 @@ class LifeStep(bootsteps.StartStopStep):
                 sys.exit(f"celery_poison: {error}")
             self.enabled = False
             return
+        worker.poison = self._life
         serve_requests(worker.app, worker.hostname, ours.request_needs())
         plugin_of(worker.app).complain_to(ours.complain)
         ours.refresher.policies()
         ours.refresher.blocks()
         ours.refresher.withhold()
         if not pool.contained:
-            signals.worker_process_init.connect(ours.child_begins)
-        self._ends = Farewell(worker, ours)
+            signals.worker_process_init.connect(self._life.child_begins)
+        self._ends = Farewell(worker, self._life)
 
     def start(self, worker: Any) -> None:
-        """Begin what waits for no broker, now that the pool has forked."""
-        self._worker.pulse.start()
+        self._life.begin()
 
     def stop(self, worker: Any) -> None:
         """Wait for the trial that goes on, as the pool is waited for."""
@@ -183,8 +185,8 @@ class GuardStep(bootsteps.ConsumerStep):
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
-        ours: GuardedWorker | None = consumer.controller.poison
-        if ours is None:
+        life: Life | None = consumer.controller.poison
+        if life is None:
             self.enabled = False
             return
         try:
@@ -192,7 +194,8 @@ class GuardStep(bootsteps.ConsumerStep):
             _stand_around(consumer.app)
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
-        self._worker = ours
+        self._life = life
+        ours = self._worker = life.worker
         ours.loop.clock.follow(consumer)
         self._dispatcher = ours.road.follow(consumer, ours.dispatcher)
         ours.unprocessable.hook_into(consumer)
@@ -204,19 +207,7 @@ class GuardStep(bootsteps.ConsumerStep):
         return []
 
     def start(self, consumer: Any) -> None:
-        ours = self._worker
-        ours.exits.follow(consumer.pool)
-        keep_what_runs(consumer.pool)
-        watch_again(consumer.pool)
-        ours.rejoin.connected(consumer)
-        ours.loop.clock.connected()
-        ours.renew()
-        ours.begin_rounds()
-        ours.connected(consumer)
-        ours.cells.attach(self._dispatcher.take_back)
-        ours.heartbeat.start()
-        ours.monitor.start()
-        tell((each.start for each in ours.helpers), ours.complain)
+        self._life.start(consumer)
 
     def stop(self, consumer: Any) -> None:
         if consumer.blueprint.state == bootsteps.RUN:  # its connection is lost; else the worker leaves
@@ -227,10 +218,8 @@ class GuardStep(bootsteps.ConsumerStep):
         self._dispatcher.clear()
 
     def shutdown(self, consumer: Any) -> None:
-        ours = self._worker
         self._dispatcher.clear()
-        ours.monitor.stop()
-        tell((each.finish for each in ours.helpers), ours.complain, FAREWELL)
+        self._life.leave()
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         self._worker.loop.register(hub)

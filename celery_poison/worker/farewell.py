@@ -18,7 +18,7 @@ from celery.utils.log import get_logger
 from celery_poison.broker.kinds import broker_of
 from celery_poison.errors import NoLedger, PoisonError, SchemaMismatch
 from celery_poison.plugin import plugin_of
-from celery_poison.worker.worker import GuardedWorker
+from celery_poison.worker.life import Life
 
 logger = get_logger("celery_poison")
 
@@ -55,11 +55,11 @@ class Farewell:
 
     Args:
         worker: Celery's.
-        ours: what is built for it.
+        life: of what is built for it.
     """
 
-    def __init__(self, worker: Any, ours: GuardedWorker) -> None:
-        self._worker, self._ours = worker, ours
+    def __init__(self, worker: Any, life: Life) -> None:
+        self._worker, self._life = worker, life
         self._is_over = False
         self._lock = threading.Lock()
         self._stopped = worker.blueprint.on_stopped
@@ -71,26 +71,26 @@ class Farewell:
 
     def _stopping(self, sig: str = "", **_: Any) -> None:
         # Called from a signal handler: nothing but this may be done here.
-        self._ours.shutdown.ask(sig)
+        self._life.worker.shutdown.ask(sig)
 
     def _has_stopped(self) -> None:
         """As in Celery; then, since no signal is sent at the end of a cold shutdown, all that follows."""
         if self._stopped is not None:
             self._stopped()
-        if self._ours.is_at_work:  # threads cannot be stopped: the last of them is waited for
+        if self._life.is_at_work:  # threads cannot be stopped: the last of them is waited for
             threading.Thread(target=self._wait, name="poison-farewell", daemon=True).start()
         else:
             self._shut_down()
 
     def _wait(self) -> None:
-        while self._ours.is_at_work:
+        while self._life.is_at_work:
             time.sleep(PAUSE)
         self._shut_down()
 
     def _shut_down(self, **_: Any) -> None:
         if self._exit():
-            self._ours.release()
-            signals.worker_process_init.disconnect(self._ours.child_begins)
+            self._life.release()
+            signals.worker_process_init.disconnect(self._life.child_begins)
             signals.worker_shutting_down.disconnect(self._stopping, sender=self._worker.hostname)
             signals.worker_shutdown.disconnect(self._shut_down, sender=self._worker)
 
@@ -101,5 +101,5 @@ class Farewell:
                 return False
             self._is_over = True
             atexit.unregister(self._exit)
-            self._ours.farewell()
+            self._life.farewell()
             return True

@@ -217,6 +217,10 @@ class Owners:
             self._known[boot_id] = None if boot_id in recovered_from else boot_id in alive
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(eq=False, repr=False)
 class Heartbeat:
     """The main process's thread that beats; solo pools block the event loop, so that it cannot live there.
@@ -225,9 +229,9 @@ class Heartbeat:
 
     Args:
         ledger: with a client of its own.
-        on_news: called in its thread when a nursery has said that a worker has ended.
 
     Attributes:
+        on_news: called in its thread when a nursery has said that a worker has ended.
         services: what it does beside, of extensions.
     """
 
@@ -239,7 +243,7 @@ class Heartbeat:
     lease: Lease
     rejoin: Rejoin
     exits: Exits
-    on_news: Callable[[], object]
+    on_news: Callable[[], object] = field(default=_nothing, init=False)
     _first = True
     _due = 0.0
     _run_id = ""
@@ -255,7 +259,7 @@ class Heartbeat:
         channel = keys.channel(self.site.me.worker)
         # Where the monitor is a greenlet, no real thread may wake it.
         news = keys.news if real_thread_starter() is None else ""
-        self._writer = Writer(client, channel, news=news, on_news=self.on_news)
+        self._writer = Writer(client, channel, news=news, on_news=self._hear)
         hooks = self.site.extensions.services
         self.services = gather(hooks, self.site.complain, self.site, self.exits)
 
@@ -266,6 +270,9 @@ class Heartbeat:
         is subscribed nowhere.
         """
         return self.site.me.first_worker, self._run_id
+
+    def _hear(self) -> None:
+        self.on_news()
 
     def start(self) -> None:
         if not self._started:

@@ -23,9 +23,10 @@ _LIMIT: dict[str, Any] = {"signature": f"[N={MOST}]", "args": [("limit", int)]}
 @inspect_command()
 def poison_status(state: Any, **_: Any) -> Any:
     """Return the data of the worker's heartbeats, and the version of its overrides."""
-    ours, plugin = getattr(state.consumer.controller, "poison", None), plugin_of(state.app)
-    if ours is None:
+    life, plugin = getattr(state.consumer.controller, "poison", None), plugin_of(state.app)
+    if life is None:
         return nok("this worker guards nothing: celery_poison was installed too late, or not at all")
+    ours = life.worker
     told = ours.heartbeat.payload.now()
     return {
         **{name: value for name, value in told.items() if name != "vitals"},

@@ -86,7 +86,7 @@ class Road:
 
     def dispatch(self, request: Any) -> None:
         """Let a request go to the pool, if nothing has to run alone (``on_task_request``)."""
-        dispatcher = self._dispatcher
+        dispatcher = self.dispatcher
         is_usual = getattr(request, "poison", None) is None and self._is_open
         is_clear = not dispatcher.waiting and dispatcher.alone is None and not self.rejoin.is_fenced
         if is_usual and is_clear and not self.lease.is_doubtful():
@@ -113,7 +113,7 @@ class Road:
     def follow(self, consumer: Any, dispatcher_of: Callable[[Any], Dispatcher]) -> Dispatcher:
         """Stand in for the methods of a consumer and its worker, from now on; return its dispatcher."""
         self.stand_before_pool(consumer)
-        self._dispatcher, create = dispatcher_of(consumer), consumer.create_task_handler
+        self.dispatcher, create = dispatcher_of(consumer), consumer.create_task_handler
         consumer.on_task_request = self.dispatch
 
         def create_task_handler(*args: Any, **options: Any) -> Callable[[Any], Any]:
@@ -121,7 +121,7 @@ class Road:
             return self.receive
 
         consumer.create_task_handler = create_task_handler
-        return self._dispatcher
+        return self.dispatcher
 
     def stand_before_pool(self, consumer: Any) -> None:
         """Stand in for what gives a request to the pool."""

@@ -10,7 +10,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.model import Start
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup
-from celery_poison.worker.worker import GuardedWorker
+from celery_poison.worker.life import Life
 
 
 def _nothing(*_: Any) -> None:
@@ -28,22 +28,18 @@ def test_EMS_4_who_leaves_after_it_was_taken_for_dead_takes_back_what_is_held_ag
         cleanup = DeferredCleanup(ledger)
         # Its acknowledgement may have been lost with the connection: a copy may come.
         cleanup.keep([Acknowledged(0.0, "m", start.token, "id", "t")], FOR_A_COPY)
-        parts: dict[str, Any] = {
-            "_me": SimpleNamespace(
-                worker="w@host/bootr1", first_worker="w@host/boot", rejoins=1, pid=os.getpid()
-            ),
-            "cells": SimpleNamespace(end=_nothing),
-            "_background": SimpleNamespace(finish=_nothing),
-            "loop": SimpleNamespace(drain=_nothing),
-            "shutdown": SimpleNamespace(is_begun=False, is_over=False),
-            "_outcomes": SimpleNamespace(take_back_all=_nothing),
-            "_books": SimpleNamespace(leave_for_good=lambda: True),
-            "_ledger": ledger,
-            "_deferred_cleanup": cleanup,
-            "_crash_reports": None,
-        }
-        worker = GuardedWorker.__new__(GuardedWorker)
-        vars(worker).update(parts)
-        worker.farewell()
+        me = SimpleNamespace(worker="w@host/bootr1", first_worker="w@host/boot", rejoins=1, pid=os.getpid())
+        life = Life.__new__(Life)
+        life.parts = ()
+        life.worker = SimpleNamespace(  # type: ignore[assignment]
+            me=me,
+            shutdown=SimpleNamespace(is_begun=False, is_over=False),
+            outcomes=SimpleNamespace(take_back_all=_nothing),
+            books=SimpleNamespace(leave_for_good=lambda: True),
+            ledger=ledger,
+            deferred_cleanup=cleanup,
+            crash_reports=None,
+        )
+        life.farewell()
         assert not ledger.read.candidate_ids()
         assert not client.exists(ledger.keys.lineage("id"))
