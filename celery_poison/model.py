@@ -211,7 +211,7 @@ class Start(NamedTuple):
         **known: Any,
     ) -> Self:
         """Make a start; what is left out is not known, or does not matter to whom it is told."""
-        return cls(phase.value, token, worker, id=known_as(id), task=task, diverts=int(diverts), **known)
+        return cls(str(phase), token, worker, id=known_as(id), task=task, diverts=int(diverts), **known)
 
     @classmethod
     def decode(cls, raw: bytes | str) -> Self:

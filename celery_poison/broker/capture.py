@@ -140,11 +140,6 @@ def exempt() -> AbstractContextManager[None]:
     return _holding(limited, False)
 
 
-def in_body() -> AbstractContextManager[None]:
-    """Apply the limits to messages that a task's body publishes inside, as to every other publisher's."""
-    return _holding(limited, True)
-
-
 @contextmanager
 def sent_at_once() -> Iterator[None]:
     """Send the messages published inside at once, tied to nothing: they stand for one that was accepted."""

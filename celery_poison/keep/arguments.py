@@ -288,11 +288,13 @@ def fingerprint_of_copy(
 
 def hash_of(secret: bytes, task: str, body: bytes | str, arguments: Arguments | None) -> str:
     """Return the fingerprint by all ``arguments``; by the whole ``body`` where they are not readable."""
-    material = to_bytes(body) if isinstance(body, str) else body
-    if arguments is not None:
-        with suppress(RecursionError):  # nested as deep as reading allows, and writing does not
-            material = _IN_ORDER(arguments).encode()
-    return _hash(secret, task, material)
+    try:
+        in_order = None if arguments is None else _IN_ORDER(arguments)
+    except RecursionError:  # nested as deep as reading allows, and writing does not
+        in_order = None
+    if in_order is not None:
+        return _hash(secret, task, in_order.encode())
+    return _hash(secret, task, to_bytes(body) if isinstance(body, str) else body)
 
 
 def arguments_of(body: bytes | str) -> Arguments | None:

@@ -10,8 +10,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
@@ -28,7 +28,7 @@ from celery_poison.causes import Evidence
 from celery_poison.decide import End, Failing
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
 from celery_poison.headers import FAILURES
-from celery_poison.model import Ended, Start
+from celery_poison.model import Attempt, Ended, Start
 from celery_poison.plugin import attempts, plugin_of
 from celery_poison.rules.failures import Failure, carried_after, failure_of
 from celery_poison.task import running
@@ -69,7 +69,7 @@ class RunningTask:
         is_in_body: its body has begun, or what stands around it.
         has_run: its body itself has.
         thread: in which it runs, as ``threading.get_ident`` names it.
-        mark_kb: see :meth:`HighWater.of_run_kb`.
+        mark_kb: see :meth:`HighWater.peaks_kb`.
         is_copy: this process was forked by a task: the run goes on in another one.
     """
 
@@ -102,24 +102,34 @@ class RunningTask:
 
     def call(self, task: Task, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call the body of a task; extensions stand around that of a task with options of theirs."""
-        has_options, hooks = self.recorder.policy(task.name).sections, plugin_of(task.app).extensions
+
+        def run() -> Any:
+            self.has_run = True
+            try:
+                return body(*args, **kwargs)
+            finally:
+                if self.is_copy:
+                    _leave(sys.exception())
+
+        if not self.serving.recorder.policy(task.name).sections:
+            return self._keep_tied(run())
+        hooks = plugin_of(task.app).extensions
 
         def inner() -> Any:
-            with within(hook(self, task) for hook in hooks.within_body) if has_options else nullcontext():
-                self.has_run = True
-                try:
-                    result = body(*args, **kwargs)
-                finally:
-                    if self.is_copy:
-                        _leave(sys.exception())
-            if self.tied:
-                self.tied.keep()
-            return result
+            with within(hook(self, task) for hook in hooks.within_body):
+                result = run()
+            return self._keep_tied(result)
 
         around: Callable[[], Any] = inner
-        for hook in reversed(hooks.around_body) if has_options else ():
+        for hook in reversed(hooks.around_body):
             around = partial(hook, self, task, around, (args, kwargs))
         return around()
+
+    def _keep_tied(self, result: Any) -> Any:
+        """Keep what the body has published with its success, now that it has returned."""
+        if self.tied:
+            self.tied.keep()
+        return result
 
     def tying(self, task: Task) -> AbstractContextManager[None]:
         hooks = plugin_of(task.app).extensions.tying
@@ -255,16 +265,19 @@ def run_guarded(
     except (NeverBegan, BodyNotReached) as error:
         return _failed(error)
     _mark_memory(run)
-    attempts[uuid] = attempt = ticket.attempt._replace()  # an object of its own
+    attempts[uuid] = attempt = Attempt(*ticket.attempt)  # an object of its own
     if not serving.observes and recorder.policy(task).keeps_attempts:
         recorder.open_attempt(ticket, request, body, content_type)
-    finish = partial(_finish, run, uuid, task, Given(body, content_type, request), time.monotonic())
+    finish = partial(_finish, run, uuid, task, (body, content_type, request), time.monotonic())
     trace = partial(tracer, task, uuid, request, body, content_type, content_encoding)
     try:
         return _trace(run, task, trace, finish)
     finally:
-        _forget(_running, ticket.mid, run)
-        _forget(attempts, uuid, attempt)
+        # Its own: among threads a retry may run already, under the same task id.
+        if _running.get(ticket.mid) is run:
+            del _running[ticket.mid]
+        if attempts.get(uuid) is attempt:
+            del attempts[uuid]
 
 
 def _trace(run: RunningTask, task: str, trace: Callable[[], Any], finish: Callable[..., None]) -> Any:
@@ -309,12 +322,6 @@ def _mark_memory(run: RunningTask) -> None:
             each.mark_kb = None
 
 
-def _forget(known: dict[str, Any], name: str, mine: object) -> None:
-    """Forget what this run has noted: among threads a retry may run already, under the same task id."""
-    if known.get(name) is mine:
-        del known[name]
-
-
 def _read_failure(info: Any, run: RunningTask, task: str) -> tuple[BaseException, Failure | None]:
     """Return what a task raised; and what is to be kept of that, which is handed on with ``info``."""
     raised = info.exception
@@ -337,7 +344,7 @@ def _finish(
     run: RunningTask,
     id: str,
     task: str,
-    given: Given,
+    given: tuple[Any, Any, Mapping[str, Any]],
     begun: float,
     error: BaseException | None,
     is_kept: bool = False,
@@ -351,9 +358,10 @@ def _finish(
     note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else run.remark
     # What is to be kept has not ended before it is stored: if its worker dies till then, it runs again.
     mark = Ended.INTERRUPTED if is_kept and not run.serving.observes else end.mark
-    if end in LEAVE_NOTHING and run.recorder.policy(task).keeps_attempts:
-        run.recorder.close_attempt(run.ticket)
-    run.recorder.finish(
+    recorder = run.serving.recorder
+    if end in LEAVE_NOTHING and recorder.policy(task).keeps_attempts:
+        recorder.close_attempt(run.ticket)
+    recorder.finish(
         run.ticket,
         id,
         task,
@@ -361,7 +369,7 @@ def _finish(
         end.outcome,
         time.monotonic() - begun,
         note,
-        given._replace(mark_kb=run.mark_kb),
+        Given(*given, run.mark_kb),
         with_it=run.tied.at_the_end(succeeded=end is End.RETURNED) if run.tied else b"",
     )
 

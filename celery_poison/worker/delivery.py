@@ -197,7 +197,8 @@ def needs_care(message: Any, policy: Policy) -> bool:
 
 def size_of(message: Any) -> int:
     """Return the size of the body as received, in bytes."""
-    body = _body_of(message)
+    received = getattr(message, "received", None)
+    body = message.body if received is None else received
     return len(body) if isinstance(body, (bytes, str)) else 0
 
 

@@ -15,10 +15,6 @@ _CLEAR = "/proc/self/clear_refs"
 _UNIT = 1024 if sys.platform == "darwin" else 1
 
 
-def _mark() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // _UNIT
-
-
 class HighWater:
     """The marks of this process; one run after the other, since those of threads share their memory."""
 
@@ -43,17 +39,18 @@ class HighWater:
 
     def peak_kb(self) -> int:
         """Return the most resident memory that this process has had so far, in KiB."""
-        self._most = max(self._most, _mark())
-        return self._most
+        return self.peaks_kb(None)[0]
 
-    def of_run_kb(self, mark: int | None) -> int | None:
-        """Return the most since a run began; None where that is not known.
+    def peaks_kb(self, mark: int | None) -> tuple[int, int | None]:
+        """Return that peak, and the most since a run began: None where that is not known.
 
         Args:
             mark: what :meth:`begin` returned; None: it did not run alone.
         """
-        now = _mark()
-        return now if mark is not None and now > mark else None
+        now = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // _UNIT
+        if now > self._most:
+            self._most = now
+        return self._most, now if mark is not None and now > mark else None
 
 
 high_water = HighWater()

@@ -214,6 +214,10 @@ class DeferredCleanup:
     def add(self, end: Acknowledged) -> None:
         self._waiting.append(end._replace(due=time.monotonic() + DELAY))
 
+    def add_healthy(self, mid: str, token: str, id: str, task: str) -> None:
+        """Add a start of a message without a history, that has ended well."""
+        self._waiting.append(Acknowledged(time.monotonic() + DELAY, mid, token, id, task))
+
     def connection_lost(self, keep_for: float) -> list[Acknowledged]:
         """Keep what was acknowledged just now, and return it: the broker may deliver it again.
 

@@ -162,8 +162,8 @@ class Lease:
 
         While Redis is slow to answer it is as if it were away: others hear the heartbeats that it takes.
         """
-        confirmed_at, _, _, asked_at, *_ = _LAYOUT.unpack_from(self._memory, 0)
-        now, outdated = clock(), token is not None and self.is_outdated(token)
+        confirmed_at, rejoins, _, asked_at, *_ = _LAYOUT.unpack_from(self._memory, 0)
+        now, outdated = clock(), token is not None and rejoins > 0 and self.is_outdated(token)
         return outdated or bool(now - confirmed_at > self._trust and not SLOW < now - asked_at < GIVEN_UP)
 
     def is_outdated(self, token: str) -> bool:

@@ -44,7 +44,7 @@ _KINDS = {
 
 
 class Given(NamedTuple):
-    """The input of a run in a pool process; ``mark_kb`` is for :meth:`HighWater.of_run_kb`."""
+    """The input of a run in a pool process; ``mark_kb`` is for :meth:`HighWater.peaks_kb`."""
 
     body: Any
     content_type: Any
@@ -84,10 +84,10 @@ def traits_of(given: Given, task: str, secret: bytes, *, asks_user: bool) -> Tra
 def _measured(given: Given) -> tuple[int, int | str, int | str]:
     """Return the peak of this process; when the message was sent, and the peak of its run, if known."""
     sent: Any = given.request.get(SENT)
-    needed = high_water.of_run_kb(given.mark_kb)
+    peak, needed = high_water.peaks_kb(given.mark_kb)
     # Any publisher may write the header.
     known = type(sent) is int and 0 < sent < _LATEST_MS
-    return high_water.peak_kb(), sent if known else "", "" if needed is None else needed
+    return peak, sent if known else "", "" if needed is None else needed
 
 
 def traits_of_message(message: Any, task: str, secret: bytes, *, asks_user: bool) -> Traits:
@@ -306,7 +306,7 @@ class Recorder:
             given: what this process ran; None when it was another one.
             with_it: commands that are carried out in the same step.
         """
-        mark = bulk(ticket.token.encode()) + bulk(how.value.encode())
+        mark = bulk(ticket.token.encode()) + bulk(how.encode())
         if how is not Ended.DONE:
             return self._writer.send(self._done + mark)
         if self._entry is None:
@@ -336,7 +336,8 @@ class Recorder:
             *traits,
             *(sent, needed),
         )
-        return tuple([bulk(str(word).encode("utf-8", "backslashreplace")) for word in words])
+        raw = [str(word).encode("utf-8", "backslashreplace") for word in words]
+        return tuple([b"$%d\r\n%b\r\n" % (len(word), word) for word in raw])  # `bulk`, of each
 
     def open_attempt(self, ticket: Ticket, request: Mapping[str, Any], body: Any, content_type: Any) -> None:
         """Leave the message of a start for who hears of its failure, be its worker dead by then (TP1-3)."""

@@ -18,6 +18,7 @@ from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.cells.cell import info_of
 from celery_poison.decide import Disposition, End, EndedRun, Settlement, disposition
+from celery_poison.headers import known_as
 from celery_poison.model import Ended, Guilt
 from celery_poison.plugin import marking
 from celery_poison.rules.failures import Failure
@@ -375,10 +376,13 @@ class GuardedRequest(SentRequest):
         else:
             if stage is not Stage.ENDED:
                 self.needs.recorder.finish(ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
-            went_back = getattr(self._message, "went_back", None)
-            copy = self.epoch != self.needs.loop.epoch if went_back is None else went_back
+            needs, went_back = self.needs, getattr(self._message, "went_back", None)
+            copy = self.epoch != needs.loop.epoch if went_back is None else went_back
+            if stage is Stage.ENDED and self._end is self.poison is None and not (copy or needs.me.rejoins):
+                needs.deferred_cleanup.add_healthy(ticket.mid, ticket.token, known_as(self.id), self._type)
+                return
             guilt = Guilt.UNPROVEN if self._is_unreached else (self._end or End.RETURNED).guilt
-            self.needs.outcomes.acknowledged(self, ticket, guilt=guilt, copy=copy)
+            needs.outcomes.acknowledged(self, ticket, guilt=guilt, copy=copy)
 
 
 def _as_worker_lost(error: BaseException) -> WorkerLostError:

@@ -27,7 +27,7 @@ from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.child import run_fast, run_plain
 from celery_poison.worker.delivery import Delivery, attempt_of, size_of
-from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.pool_processes import Exits
 from celery_poison.worker.protocol1 import take_our_headers
@@ -54,6 +54,7 @@ class RequestNeeds(Site):
     checker: Checker
     exits: Exits
     outcomes: Outcomes
+    deferred_cleanup: DeferredCleanup
     broadcasts: Broadcasts
     contained: bool
 

@@ -13,7 +13,7 @@ from typing import Any
 from celery import Celery
 from celery.app.task import Task
 
-from celery_poison.broker.capture import in_body, sent_at_once
+from celery_poison.broker.capture import limited, sent_at_once
 from celery_poison.errors import ConfigurationError
 from celery_poison.task import PoisonTask, retrying, run_of
 from celery_poison.upstream.requests import MemoryExhausted
@@ -64,8 +64,8 @@ def _wrap(kind: Any, name: str, around: Callable[..., Any]) -> None:
 
 def _run(task: PoisonTask, below: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the body; what the guard does around it is done once, however many classes call each other."""
-    run = run_of(task)
-    with in_body():
+    run, outside = run_of(task), limited.set(True)  # what it publishes is limited, as any publisher's
+    try:
         if run is None or not run.enters():  # called directly, or from within
             return below(*args, **kwargs)
         try:
@@ -78,6 +78,8 @@ def _run(task: PoisonTask, below: Callable[..., Any], args: Any, kwargs: Any) ->
         finally:
             # Before Celery stores a result: another start may own the message by now.
             run.check_ownership()
+    finally:
+        limited.reset(outside)
 
 
 def _retry(task: PoisonTask, below: Callable[..., Any], args: Any, kwargs: Any) -> Any:

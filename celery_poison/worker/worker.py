@@ -310,6 +310,7 @@ class GuardedWorker:
             checker=self._checker,
             exits=self.exits,
             outcomes=self.outcomes,
+            deferred_cleanup=self.deferred_cleanup,
             broadcasts=self.broadcasts,
             contained=self.pool.contained,
         )

@@ -50,10 +50,10 @@ def test_where_no_mark_is_set_back_a_peak_is_known_of_a_run_that_raised_it(
     here = HighWater()
     mark = here.begin()
     assert mark == here.peak_kb()
-    assert here.of_run_kb(mark) is None
+    assert here.peaks_kb(mark)[1] is None
     most = len(b"x" * ((mark << 10) + (50 << 20)))
-    assert (here.of_run_kb(mark) or 0) > most >> 10
-    assert here.of_run_kb(None) is None
+    assert (here.peaks_kb(mark)[1] or 0) > most >> 10
+    assert here.peaks_kb(None)[1] is None
 
 
 @pytest.mark.parametrize("header", ["1", True, -1, 10**16, None, [1], float("nan")])
