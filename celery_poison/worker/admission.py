@@ -31,6 +31,7 @@ from celery_poison.worker.delivery import (
     facts_of,
     home_of,
     is_copy_of_ended,
+    names_of,
     needs_care,
     note_delivery,
     settle_identity,
@@ -38,7 +39,6 @@ from celery_poison.worker.delivery import (
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.outcome import Outcomes
-from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.resync import Resync
 from celery_poison.worker.site import Site

@@ -45,7 +45,7 @@ from celery_poison.worker import crash_reports
 from celery_poison.worker.high_water import high_water
 from celery_poison.worker.lease import born_as
 from celery_poison.worker.recorder import Given, Recorder, Ticket, Told
-from celery_poison.worker.serving import Serving, serving_as
+from celery_poison.worker.site import Serving, serving_as
 
 T = TypeVar("T")
 

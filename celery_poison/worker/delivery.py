@@ -5,17 +5,17 @@ Receiving can kill too: kombu unpacks, and Celery decodes, in the main process, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_poison import causes
 from celery_poison.decide import Facts
-from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
+from celery_poison.headers import FAILURES, MARK, MID, OURS, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import NO_HISTORY, Attempt, Ended, History, Limits, ParkingState, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.rules.failures import last_trouble
-from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import Retry
 
@@ -271,3 +271,34 @@ def home_of(message: Any) -> str:
     """Return the queue that a message was sent to, which is not the trial queue."""
     home = message.headers.get(TRIAL)
     return home if home and isinstance(home, str) else _came_from(message)
+
+
+# --- Celery's task protocol 1: task, id and retries stand in the body ------------------------------------
+
+#: What is looked for in the body.
+_NAMES = ("task", "id", "retries")
+
+
+def names_of(message: Any) -> Mapping[str, Any]:
+    """Return the headers of a message, with what its body has in their place.
+
+    The body of such a message is decoded for that, as Celery does next.
+    """
+    headers: Mapping[str, Any] = message.headers
+    if "task" in headers and "id" in headers:
+        return headers
+    try:
+        body = message.decode()
+    except Exception:
+        return headers  # Celery finds that, and has its own ways with it
+    if not (isinstance(body, dict) and isinstance(body.get("id"), str) and isinstance(body.get("task"), str)):
+        return headers
+    return {**{name: body[name] for name in _NAMES if name in body}, **headers}
+
+
+def take_our_headers(request: dict[str, Any], headers: Mapping[str, Any]) -> None:
+    """Add our headers to Celery's request of a message of protocol 1, which is made of the body alone."""
+    for name in OURS:
+        request.pop(name, None)  # the body's own
+        if name in headers:
+            request[name] = headers[name]

@@ -5,28 +5,31 @@ That is brought here while the worker runs: policies, blocks, pauses, news for F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from celery import Celery
 from celery.utils.log import get_logger
+from celery.worker import state
 
 from celery_poison.basics.parts import Hold
 from celery_poison.broker.identity import identity_of, is_same_broker, server_of
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger, connection, signature
 from celery_poison.ledger.policies import Versions, versions
+from celery_poison.ledger.requested_suspects import wanted
 from celery_poison.plugin import Plugin
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.durable import Durable
-from celery_poison.worker.handing_over import hand_over_requested
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.site import Site
-from celery_poison.worker.threads import Retry
+from celery_poison.worker.threads import EventLoop, Retry
 
 logger = get_logger("celery_poison")
 
@@ -187,3 +190,23 @@ class Refresher:
     def _take_notices(self) -> None:
         for news in self.site.ledger.notices.take():
             self.site.loop.call_in_loop(partial(self.site.announce.news, news))
+
+def hand_over_requested(ledger: Ledger, loop: EventLoop) -> None:
+    """Have what is wanted, and here, handed over (in the background thread).
+
+    Raises:
+        LedgerUnavailable: Redis is away.
+    """
+    if reasons := wanted(ledger):
+        loop.call_in_loop(partial(_hand_over, reasons))
+
+
+def _hand_over(reasons: Mapping[str, str]) -> None:
+    here: list[Any] | None = None
+    while here is None:
+        with suppress(RuntimeError):  # a pool thread finished a request meanwhile
+            here = [*{*state.reserved_requests, *state.active_requests}]
+    for request in here:
+        # Of a suspect there are notes, since it was looked up.
+        if getattr(request, "poison", None) is not None and (reason := reasons.get(request.id)):
+            request.hand_over(reason)

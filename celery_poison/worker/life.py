@@ -17,7 +17,7 @@ from celery_poison.worker.delays import can_lend
 from celery_poison.worker.lease import keep_child_alive
 from celery_poison.worker.pool_processes import keep_what_runs, watch_again
 from celery_poison.worker.sending import release_requests
-from celery_poison.worker.serving import release
+from celery_poison.worker.site import release
 from celery_poison.worker.threads import Retry
 from celery_poison.worker.worker import GuardedWorker
 

@@ -23,7 +23,7 @@ from celery_poison.worker.child import still_running
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.lease import Lease, born_as, keep_child_alive
 from celery_poison.worker.recorder import Recorder
-from celery_poison.worker.serving import Serving, serve
+from celery_poison.worker.site import Serving, serve
 from celery_poison.worker.task_body import surround
 
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.

@@ -16,9 +16,8 @@ from celery_poison.portrait import Condition, Portrait, explain, judge
 from celery_poison.upstream import hooks
 from celery_poison.worker.delays import fills
 from celery_poison.worker.inflight import unchanged
-from celery_poison.worker.loop_clock import LoopClock
 from celery_poison.worker.site import Site
-from celery_poison.worker.threads import start_real_thread
+from celery_poison.worker.threads import LoopClock, start_real_thread
 
 logger = get_logger("celery_poison")
 

@@ -26,11 +26,10 @@ from celery_poison.upstream.acks import acknowledging
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.child import run_fast, run_plain
-from celery_poison.worker.delivery import Delivery, attempt_of, size_of
+from celery_poison.worker.delivery import Delivery, attempt_of, size_of, take_our_headers
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.pool_processes import Exits
-from celery_poison.worker.protocol1 import take_our_headers
 from celery_poison.worker.recorder import Ticket
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.site import Site

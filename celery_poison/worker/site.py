@@ -1,4 +1,4 @@
-"""What nearly every part of a worker is given, as one object."""
+"""What nearly every part of a worker is given, and what a process has that runs its tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer, Complaints
-from celery_poison.worker.lease import Incarnation
+from celery_poison.worker.lease import Incarnation, Lease
 from celery_poison.worker.plans import Plans
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import Background, EventLoop
@@ -49,3 +49,42 @@ class Site:
     def as_dict(self) -> dict[str, Any]:
         """Return its fields by their names, for a class that adds to them."""
         return {each.name: getattr(self, each.name) for each in fields(Site)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Serving:
+    """The worker for which this process runs tasks: it is set before its pool forks.
+
+    Attributes:
+        contained: whether tasks share the main process, which SystemExit and MemoryError must not reach.
+        observes: whether nothing may become of a task but what Celery makes of it (``poison_observe_only``).
+    """
+
+    recorder: Recorder
+    ledger: Ledger
+    lease: Lease
+    contained: bool
+    observes: bool = False
+
+
+#: By the boot id that they began with: tests of an app may have more than one in a process.
+_serving: dict[str, Serving] = {}
+
+
+def serve(boot_id: str, serving: Serving) -> None:
+    """Make this process and its future children run and record the tasks of a worker.
+
+    Args:
+        boot_id: the one that it began with.
+    """
+    _serving[boot_id] = serving
+
+
+def serving_as(boot_id: str) -> Serving | None:
+    """Return the worker that began with this boot id, if this process runs its tasks."""
+    return _serving.get(boot_id)
+
+
+def release(boot_id: str) -> None:
+    """Record nothing any more for a worker that has left; this process goes on."""
+    _serving.pop(boot_id, None)

@@ -16,9 +16,8 @@ from celery_poison.errors import LedgerFull, LedgerUnavailable
 from celery_poison.keep.stored_message import original, pack
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import Start
-from celery_poison.worker.delivery import Delivery
+from celery_poison.worker.delivery import Delivery, names_of
 from celery_poison.worker.full import ask_again, most_parked
-from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.site import Site
 from celery_poison.worker.threads import Retry
 

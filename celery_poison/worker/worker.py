@@ -45,8 +45,7 @@ from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.road import Road
 from celery_poison.worker.sending import RequestNeeds
-from celery_poison.worker.serving import Serving, serve
-from celery_poison.worker.site import Site
+from celery_poison.worker.site import Serving, Site, serve
 from celery_poison.worker.standstill import Standstill
 from celery_poison.worker.threads import Background, EventLoop
 from celery_poison.worker.unprocessable import Unprocessable

@@ -19,7 +19,7 @@ from tests.docs.tracing import TRACE, recorder
 
 PAGE = "life-of-a-message.md"
 PLACES = (PAGE, "where-is-it.md")
-MOST = 18
+MOST = 10
 #: Of the worker's main thread, but for no message in particular: they may fall into any moment.
 ALL_THE_TIME = {
     "broker/redis/unacked.py",
@@ -39,7 +39,7 @@ def _healthy() -> tuple[list[str], set[str]]:
     return [words(row[1])[0] for row in rows(table)], set(filter(_FILE.fullmatch, words(asked)))
 
 
-def test_a_healthy_message_meets_eighteen_files_at_most_each_told_once() -> None:
+def test_a_healthy_message_meets_ten_files_at_most_each_told_once() -> None:
     listed, asked = _healthy()
     assert len(listed) <= MOST
     assert len({*listed, *asked}) == len(listed) + len(asked)

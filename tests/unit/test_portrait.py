@@ -11,8 +11,8 @@ import pytest
 
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.portrait import STUCK, Condition, Portrait, judge
-from celery_poison.worker.loop_clock import LoopClock
 from celery_poison.worker.self_portrait import Ages, Children
+from celery_poison.worker.threads import LoopClock
 
 #: One that works: a prefork worker under load.
 WELL = Portrait(
