@@ -16,17 +16,17 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_poison.basics.forking import real_thread_starter
+from celery_poison.broker.kinds import broker_of
 from celery_poison.cells.nursery import Nursery, unshareable
 from celery_poison.cells.trial import PoolFacts
-from celery_poison.errors import ConfigurationError, PoisonError
+from celery_poison.errors import ConfigurationError, NoLedger, PoisonError, SchemaMismatch
 from celery_poison.guard import install
 from celery_poison.plugin import plugin_of
 from celery_poison.upstream import hooks
 from celery_poison.worker import inspecting as inspecting  # registers what `celery inspect` may ask
 from celery_poison.worker.combining import combine
-from celery_poison.worker.farewell import Farewell, goes_without
 from celery_poison.worker.lease import Incarnation
-from celery_poison.worker.life import Life
+from celery_poison.worker.life import Farewell, Life
 from celery_poison.worker.pool_processes import hear_of_begun
 from celery_poison.worker.sending import serve_requests
 from celery_poison.worker.task_body import surround
@@ -57,7 +57,7 @@ class LifeStep(bootsteps.StartStopStep):
         except PoisonError as error:
             if isinstance(nursery, Nursery):
                 nursery.end()
-            if not goes_without(worker, error):
+            if not _goes_without(worker, error):
                 sys.exit(f"celery_poison: {error}")
             self.enabled = False
             return
@@ -90,6 +90,31 @@ class LifeStep(bootsteps.StartStopStep):
     def terminate(self, worker: Any) -> None:
         self._worker.shutdown.ask()
         self._worker.cells.end()
+
+
+_has_warned = False
+
+
+def _goes_without(worker: Any, error: PoisonError) -> bool:
+    """Say, once a process, that nothing can be guarded where that is no reason not to start; return whether.
+
+    A broker in memory ends with its worker, and a worker that is embedded in another program serves a test:
+    both go on where there is no ledger, or only another app's. A worker that was started as a program on a
+    real broker does not: there it is a mistake that would be noticed on the day of the first crash.
+    """
+    global _has_warned
+    plugin = plugin_of(worker.app)
+    is_reason = isinstance(error, (NoLedger, SchemaMismatch)) and plugin.settings.fail_open
+    if not (is_reason and (_is_in_memory(worker.app) or not isinstance(worker, Program))):
+        return False
+    if not _has_warned:
+        _has_warned = True
+        logger.warning("celery_poison: tasks run unguarded in this process: %s", error)
+    return True
+
+
+def _is_in_memory(app: Any) -> bool:
+    return broker_of(app.connection_for_read()).ends_with_process
 
 
 #: What the log was told of already.

@@ -1,13 +1,20 @@
-"""The order of a worker's life: its parts, each with what it does as the worker starts, leaves and ends."""
+"""The order of a worker's life: its parts, each with what it does as the worker starts, leaves and ends.
+
+A worker may be a thread of a program: in tests, by ``celery.contrib.testing`` and its fixtures, or beside a
+web server. Such a one is stopped cold as a rule, and of that Celery sends no signal.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
+
+from celery import signals
 
 from celery_poison.basics.calling import tell
 from celery_poison.errors import LedgerUnavailable, PoisonError
@@ -24,6 +31,8 @@ from celery_poison.worker.worker import GuardedWorker
 #: Seconds a shutdown waits for decisions that are not on record yet, and for each thread that is to end.
 FAREWELL = 5.0
 PAUSE = 0.25
+#: Seconds between two looks at whether the last task has ended.
+LOOK = 0.1
 
 
 def _nothing(*consumer: Any) -> None:
@@ -262,6 +271,61 @@ class Life:
     def _join_helpers(self) -> None:
         if threading.current_thread() is not threading.main_thread():  # else the process ends as a rule
             self._tell_helpers("join", FAREWELL)
+
+
+class Farewell:
+    """Says farewell once, as soon as everything was acknowledged that can be.
+
+    Args:
+        worker: Celery's.
+        life: of what is built for it.
+    """
+
+    def __init__(self, worker: Any, life: Life) -> None:
+        self._worker, self._life = worker, life
+        self._is_over = False
+        self._lock = threading.Lock()
+        self._stopped = worker.blueprint.on_stopped
+        worker.blueprint.on_stopped = self._has_stopped
+        # Of this worker only: another one may run in the same process.
+        signals.worker_shutting_down.connect(self._stopping, sender=worker.hostname)
+        signals.worker_shutdown.connect(self._shut_down, sender=worker)
+        atexit.register(self._exit)
+
+    def _stopping(self, sig: str = "", **_: Any) -> None:
+        # Called from a signal handler: nothing but this may be done here.
+        self._life.worker.shutdown.ask(sig)
+
+    def _has_stopped(self) -> None:
+        """As in Celery; then, since no signal is sent at the end of a cold shutdown, all that follows."""
+        if self._stopped is not None:
+            self._stopped()
+        if self._life.is_at_work:  # threads cannot be stopped: the last of them is waited for
+            threading.Thread(target=self._wait, name="poison-farewell", daemon=True).start()
+        else:
+            self._shut_down()
+
+    def _wait(self) -> None:
+        while self._life.is_at_work:
+            time.sleep(LOOK)
+        self._shut_down()
+
+    def _shut_down(self, **_: Any) -> None:
+        if self._exit():
+            self._life.release()
+            signals.worker_process_init.disconnect(self._life.child_begins)
+            signals.worker_shutting_down.disconnect(self._stopping, sender=self._worker.hostname)
+            signals.worker_shutdown.disconnect(self._shut_down, sender=self._worker)
+
+    def _exit(self) -> bool:
+        """Say farewell, unless that was done already; return whether it was done now."""
+        with self._lock:
+            if self._is_over:
+                return False
+            self._is_over = True
+            atexit.unregister(self._exit)
+            self._life.farewell()
+            return True
 
 
 def _without(step: Callable[[], object], consumer: Any) -> None:

@@ -55,9 +55,8 @@ class GuardedRequest(SentRequest):
         """
         needs, delivery = self.needs, self.poison
         plan = needs.plans.known.get(self._type)
-        if plan is not None and not plan.is_blockable:
-            return
-        if not needs.checker.concerns(self._type) or (delivery is not None and delivery.released):
+        may_be = plan.is_blockable if plan is not None else needs.checker.concerns(self._type)
+        if not may_be or (delivery is not None and delivery.released):
             return
         policy = needs.policies[self._type][0].at(self.consumed_from)
         reason = str(needs.checker.on_its_way_to_the_pool(self._message, self._type, policy))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from celery_poison import Quarantine
 from celery_poison.broker.sealed import ITEM
-from celery_poison.headers import OURS
+from celery_poison.headers import MID, OURS, new_mid
 from celery_poison.keep.body import preview
 from tests import sampled
 from tests.worker.envelopes import BODIES, CELERYS, KINDS, nested
@@ -27,6 +27,16 @@ MANY = 20_000
 
 GONE = "gone"
 CALL = '[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+
+#: Headers of a message that is let in at sight.
+_PLAIN: dict[str, Any] = {
+    "task": "fuzz.task",
+    "retries": 0,
+    "replaced_task_nesting": 0,
+    "eta": None,
+    "shadow": None,
+    "timelimit": [None, None],
+}
 
 _text = st.text(max_size=12)
 _json = st.recursive(
@@ -68,12 +78,13 @@ _changes = st.sampled_from([*_MEANT]).flatmap(
 
 
 def _changed(changes: list[tuple[tuple[str, ...], Any]], number: int) -> bytes:
-    """Return a task's message in which these fields are others, or gone."""
+    """Return a task's message, stamped, in which these fields are others, or gone."""
+    headers = {**_PLAIN, "id": f"id-{number}"}
     message: dict[str, Any] = {
         "body": CALL,
         "content-type": "application/json",
         "content-encoding": "utf-8",
-        "headers": {"id": f"id-{number}", "task": "fuzz.task", "retries": 0},
+        "headers": {**headers, MID: new_mid(headers)},
         "properties": {"delivery_tag": "t", "delivery_info": {"routing_key": "celery"}},
     }
     for (*parents, name), value in changes:
