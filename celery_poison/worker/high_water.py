@@ -42,7 +42,7 @@ class HighWater:
         return self.peaks_kb(None)[0]
 
     def peaks_kb(self, mark: int | None) -> tuple[int, int | None]:
-        """Return that peak, and the most since a run began: None where that is not known.
+        """Return the peak of this process, and that of a run; None where the latter is not known.
 
         Args:
             mark: what :meth:`begin` returned; None: it did not run alone.

@@ -1,4 +1,4 @@
-"""What nearly every part of a worker is given, and what a process has that runs its tasks."""
+"""One object for each part of a worker, and one for each process that runs its tasks."""
 
 from __future__ import annotations
 
