@@ -139,10 +139,13 @@ class Hold:
     The event loop calls its methods, unless they say otherwise.
 
     Attributes:
-        is_at_rest: it stops nothing now, and need not hear of runs. Looked at after each :meth:`refresh`.
+        is_at_rest: it stops nothing now, and need not hear of runs.
+        version: raised when another answer holds for all messages of a task (``is_at_rest``, :meth:`parks`,
+            :meth:`asks`); looked at after each :meth:`refresh`.
     """
 
     is_at_rest = False
+    version = 0
 
     def parks(self, task: str, *, as_of_now: bool = False) -> bool:
         """Whether messages of a task are to be parked.

@@ -120,6 +120,7 @@ class Refresher:
         #: The versions of what is in force here; None: not all of it is.
         self._seen: tuple[int, ...] | None = None
         self._version = self.plugin.policy_overrides.version
+        self._answers = [hold.version for hold in self.holds]
 
     def policies(self) -> None:
         """Put policies that were changed at run time into force here (EMS-9)."""
@@ -151,7 +152,9 @@ class Refresher:
         try:
             hold.refresh(is_up=is_up)
         finally:
-            self.site.plans.renew()
+            if (answers := [each.version for each in self.holds]) != self._answers:
+                self._answers = answers
+                self.site.plans.renew()
 
     def _attempt(self, step: Callable[[], object]) -> bool:
         """Take one step; return whether it succeeded."""

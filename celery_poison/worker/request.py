@@ -377,7 +377,7 @@ class GuardedRequest(SentRequest):
                 self.needs.recorder.finish(ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
             needs, went_back = self.needs, getattr(self._message, "went_back", None)
             copy = self.epoch != needs.loop.epoch if went_back is None else went_back
-            if stage is Stage.ENDED and self._end is self.poison is None and not (copy or needs.me.rejoins):
+            if stage is Stage.ENDED and not (self._end or self.poison or copy or needs.me.rejoins):
                 needs.deferred_cleanup.add_healthy(ticket.mid, ticket.token, known_as(self.id), self._type)
                 return
             guilt = Guilt.UNPROVEN if self._is_unreached else (self._end or End.RETURNED).guilt

@@ -98,6 +98,7 @@ class Guarding(Hold):
             said = "the deploy guard holds nothing back here: this worker can make no cell"
             self._site.complain(ConfigurationError(said))
         self._over.add(asked.task)
+        self.version += 1
         self._next.pop(asked.task, None)
         return Turn.BEGIN
 

@@ -260,6 +260,7 @@ class Pausing(Hold):
             LedgerUnavailable: Redis is away; what was paused stays so.
         """
         begun, ended = self.paused.refresh()
+        self.version += bool(begun or ended)
         # A suspension by an endpoint is reported by its own worker.
         for pause in (pause for pause in begun.values() if pause.scope is not Scope.ENDPOINT):
             logger.warning("celery_poison: %s", pause.story)
