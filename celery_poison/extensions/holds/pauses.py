@@ -148,11 +148,6 @@ class Paused(VersionedCopy[Pause]):
         mine = (pause for pause in self.by_field.values() if pause.worker == node and pause.until)
         return {pause.name: (pause.until or 0.0) - self.at for pause in mine}
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is paused."""
-        return not self._by_field
-
     def __call__(self, scope: Scope, name: str) -> bool:
         """Whether a queue, or a task, is paused."""
         if not self.by_field:

@@ -234,7 +234,7 @@ class Pausing(Hold):
 
     @property
     def is_at_rest(self) -> bool:  # type: ignore[override]
-        return self.paused.is_empty and self.endpoints.is_at_rest
+        return not self.paused.by_field and self.endpoints.is_at_rest
 
     def stops(self, queue: str, task: str, request: Any) -> bool:
         return self.paused.stops(queue, task) or self.endpoints.stops(queue, request)
