@@ -146,7 +146,8 @@ class Refresher:
         self._withhold(is_up=self.health.is_up)
 
     def _withhold(self, *, is_up: bool) -> bool:
-        return all([self._attempt(partial(self._refresh, hold, is_up=is_up)) for hold in self.holds])
+        steps = (partial(self._refresh, hold, is_up=is_up) for hold in self.holds)
+        return all([*map(self._attempt, steps)])
 
     def _refresh(self, hold: Hold, *, is_up: bool) -> None:
         try:
@@ -193,6 +194,7 @@ class Refresher:
     def _take_notices(self) -> None:
         for news in self.site.ledger.notices.take():
             self.site.loop.call_in_loop(partial(self.site.announce.news, news))
+
 
 def hand_over_requested(ledger: Ledger, loop: EventLoop) -> None:
     """Have what is wanted, and here, handed over (in the background thread).
