@@ -272,11 +272,11 @@ def carry_out(ctx: click.Context, verb: str, order: TypedAct, **more: Any) -> No
         # Lines and a bar would write over each other.
         with progress(0 if more.get("on_progress") else len(ids)) as step:
 
-            def heard(outcome: Outcome) -> None:
+            def hear(outcome: Outcome) -> None:
                 outcomes.append(outcome)
                 step()
 
-            act(ids, actor=order.actor, note=order.note, **more, on_outcome=heard)
+            act(ids, actor=order.actor, note=order.note, **more, on_outcome=hear)
     finally:
         # Also after Ctrl-C or a lost Redis: what was done is done, and is said.
         _report(verb, outcomes)

@@ -223,7 +223,7 @@ class Pace:
             if self._canary:
                 self._wait_for_canary(len(ids) - begin)
 
-    def released(self, id: str) -> None:
+    def note_release(self, id: str) -> None:
         """Hear that a message in hand, of this task id, was released."""
         self._watch.under_way.add(id)
         self._released += 1

@@ -63,9 +63,9 @@ class Lines:
             lines: as :meth:`export` yields them; import only what you trust as you trust your broker.
         """
         self._store.check_owner()
-        return report_each(self._imported(lines, actor, note), on_outcome)
+        return report_each(self._import_each(lines, actor, note), on_outcome)
 
-    def _imported(self, lines: Iterable[str], actor: str, note: str) -> Iterator[Outcome]:
+    def _import_each(self, lines: Iterable[str], actor: str, note: str) -> Iterator[Outcome]:
         actor, noted = actor or default_actor(), f"imported: {note}" if note else "imported"
         secret = self._store.queries.fingerprint_secret()
         for number, line in enumerate(lines, 1):

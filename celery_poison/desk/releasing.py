@@ -211,7 +211,7 @@ class _Batches:
                 attempts = self._attempt(batch)
                 for each in attempts:
                     if each.done:
-                        pace.released(each.record.id)
+                        pace.note_release(each.record.id)
                     yield each.outcome
                 batch = batch[len(attempts) :]
         for id in pace.held_back:

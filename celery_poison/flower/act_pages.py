@@ -58,7 +58,7 @@ async def lift_gate(of: Guarded) -> Any:
     return (await of.ledger.change(lift)).as_dict()
 
 
-async def known(of: Guarded, act: Callable[[], T]) -> T:
+async def do_known(of: Guarded, act: Callable[[], T]) -> T:
     """Do an act on what was typed; NothingChosen: there is no such thing, and a person must hear of it."""
     try:
         return await of.ledger.change(act)
@@ -102,7 +102,7 @@ async def hold_back(of: Guarded) -> Any:
     kind, name, whose, note = map(of.said, ("kind", "name", "of", "note"))
     ways = {each: (way, way.begin) for each, way in hold_kinds().items() if way.begin}
     way, begin = _one_of(ways, kind, name)
-    await known(of, partial(begin, of.application.capp, name, whose, actor=of.actor, note=note))
+    await do_known(of, partial(begin, of.application.capp, name, whose, actor=of.actor, note=note))
     return {"kind": kind, "name": name, "of": whose if way.has_of else "", "note": note}
 
 

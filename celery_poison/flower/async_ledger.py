@@ -100,7 +100,7 @@ class ActJob:
             ids = self._choose(opened)
             self.total = len(ids)
             if ids:
-                getattr(opened, self.verb)(ids, **self.how, on_outcome=self._heard)
+                getattr(opened, self.verb)(ids, **self.how, on_outcome=self._hear_outcome)
         except Stopped:
             pass
         except PoisonError as error:
@@ -118,7 +118,7 @@ class ActJob:
         came = quarantine.queries.index(State.NDLV, self.seen_at)
         return sum(at > 1000 * self.seen_at and mid in self._released for mid, at in came)
 
-    def _heard(self, outcome: Outcome) -> None:
+    def _hear_outcome(self, outcome: Outcome) -> None:
         if outcome.done:
             self.done += 1
             if self.verb == "release":
@@ -185,7 +185,7 @@ class AsyncLedger:
             raise LedgerUnavailable(self.trouble or "Redis does not answer, and others are waiting for it")
         self._busy += 1
         future = asyncio.get_running_loop().run_in_executor(self._readers, self._if_mine, question)
-        future.add_done_callback(self._answered)
+        future.add_done_callback(self._take_answer)
         try:
             # Where it is known that Redis is silent, no page waits for long to hear that again.
             patience = min(patience, SNAPSHOT_TIMEOUT) if self.trouble else patience
@@ -210,7 +210,7 @@ class AsyncLedger:
         finally:
             self._outdated = True
 
-    def _answered(self, future: asyncio.Future[Any]) -> None:
+    def _take_answer(self, future: asyncio.Future[Any]) -> None:
         self._busy -= 1
         future.cancelled() or future.exception()  # an error that no page waited for is no news
 
@@ -233,12 +233,12 @@ class AsyncLedger:
         self.jobs[job.id] = job
         job.seen_at = self.snapshot.overview.at if self.snapshot.overview else 0.0
         work = asyncio.get_running_loop().run_in_executor(self._actors, job.run, lambda: self.quarantine)
-        work.add_done_callback(self._acted)
+        work.add_done_callback(self._end_act)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(work), patience)
         return job
 
-    def _acted(self, _: object) -> None:
+    def _end_act(self, _: object) -> None:
         self._outdated = True
 
     def _refresh(self) -> asyncio.Future[None]:

@@ -16,7 +16,7 @@ from celery_poison.desk.care import seconds_of
 from celery_poison.desk.edits import Edited, call_of, typed_json, typing_of
 from celery_poison.errors import IllegalTransition, PoisonError
 from celery_poison.flower.access import Guarded
-from celery_poison.flower.act_pages import known
+from celery_poison.flower.act_pages import do_known
 from celery_poison.flower.async_ledger import PUBLISH_TIMEOUT
 from celery_poison.flower.choosing import NothingChosen
 from celery_poison.flower.extension_parts import union
@@ -126,7 +126,7 @@ async def block(of: Guarded) -> Any:
         act = partial(quarantine.block_task, name, force=of.said("force") == "1", **how)
     else:
         act = partial(quarantine.block_fingerprint, name, task=task, **how)
-    return (await known(of, act)).as_dict()
+    return (await do_known(of, act)).as_dict()
 
 
 async def unblock(of: Guarded) -> Any:

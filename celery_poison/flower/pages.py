@@ -58,7 +58,7 @@ class Page(Guarded, BaseHandler):
         }
         self.render(template, names=names, **names, **values)
 
-    def failed(self, trouble: PoisonError) -> str:
+    def fail_with(self, trouble: PoisonError) -> str:
         """Set the status of one of our errors, and return its sentence."""
         self.set_status(status_of(trouble))
         return str(trouble)
@@ -114,7 +114,7 @@ class ListPage(Page):
         try:
             found = await find(self.ledger, listing, ROWS, PAGE_LOOKS_AT)
         except PoisonError as trouble:
-            error = self.failed(trouble)
+            error = self.fail_with(trouble)
         seen = self.ledger.snapshot.overview
         if seen is None:
             self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -152,7 +152,7 @@ class MessagePage(Page):
         try:
             story = await read_story(self.ledger, id, names_only=self.bodies_closed)
         except PoisonError as trouble:
-            error = self.failed(trouble)
+            error = self.fail_with(trouble)
         self.show(
             "poison-message.html",
             id=id,
@@ -200,7 +200,7 @@ class IncidentsPage(Page):
         try:
             seen = await self.ledger.ask(partial(incident_page.read, self.ledger, span))
         except PoisonError as trouble:
-            error = self.failed(trouble)
+            error = self.fail_with(trouble)
         self.show("poison-incidents.html", seen=seen, span=span, spans=incident_page.SPANS, error=error)
 
 
@@ -240,7 +240,7 @@ class PreviewPage(ActingPage):
             found = await self.ledger.ask(look, SEARCH_TIMEOUT)
             error = "" if found.rows or found.more else "None of these messages is there any more"
         except PoisonError as trouble:
-            error = self.failed(trouble)
+            error = self.fail_with(trouble)
         until = max((each.quarantined_at or 0.0 for each in found.rows), default=seen.at if seen else 0.0)
         self.show(
             "poison-preview.html",
@@ -274,7 +274,7 @@ class EditPage(ActingPage):
             typed: dict[str, Any] = {name: self.said(name) for name in ("args", "kwargs", "queue")}
             again: dict[str, Any] = {"found": found._replace(**typed), "note": self.said("note")}
             switched = [name for name in ("hold", "force", "yes_run_again") if self.said(name) == "1"]
-            self.show("poison-edit.html", **again, switched=switched, error=self.failed(trouble))
+            self.show("poison-edit.html", **again, switched=switched, error=self.fail_with(trouble))
         else:
             shown = edited.copy if self.said("hold") == "1" else found.record.mid
             self.redirect(self.reverse_url("poison-message", shown), status=303)
@@ -293,7 +293,7 @@ class BlockPage(ActingPage):
                 fingerprint_of = partial(self.ledger.quarantine.fingerprint_of, id)
                 typed["fingerprint"], typed["task"] = await self.ledger.ask(fingerprint_of, ANSWER_TIMEOUT)
         except PoisonError as trouble:
-            error = self.failed(trouble)
+            error = self.fail_with(trouble)
         await self.fill(typed, error)
 
     @authenticated
@@ -302,7 +302,7 @@ class BlockPage(ActingPage):
             await changing.block(self)
         except PoisonError as trouble:
             typed = {name: self.get_body_argument(name) for name in self.request.body_arguments}
-            await self.fill(typed, self.failed(trouble))
+            await self.fill(typed, self.fail_with(trouble))
         else:
             self.redirect(self.reverse_url("poison-block"), status=303)
 
@@ -319,7 +319,7 @@ class BlockPage(ActingPage):
         try:
             rules = await changing.blocked(self)
         except PoisonError as trouble:
-            rules, error = [], error or self.failed(trouble)
+            rules, error = [], error or self.fail_with(trouble)
         fields = [template for _, template in union(lambda part: part.blocks).values()]
         self.show("poison-block.html", typed=typed, error=error, rules=rules, fields=fields)
 

@@ -50,7 +50,7 @@ class Stage:
         for id in chain.from_iterable(self.pace.let_go(ids)):
             if id not in self._refused:
                 self.released[id] = self.now - 1000
-                self.pace.released(id)
+                self.pace.note_release(id)
         return self
 
     def __iter__(self) -> Iterator[dict[str, str]]:

@@ -63,10 +63,10 @@ class Items(Extension):
         directory = exits.directory
         if directory:
             self._directories.add(directory)
-            exits.hears.append(lambda pid: self._ended(directory, pid))
+            exits.hears.append(lambda pid: self._keep_mark(directory, pid))
         return ()
 
-    def _ended(self, directory: str, pid: int) -> None:
+    def _keep_mark(self, directory: str, pid: int) -> None:
         from celery_poison.extensions.items.mark_page import take
 
         try:

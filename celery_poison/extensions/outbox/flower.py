@@ -14,7 +14,7 @@ from celery_poison.extensions.outbox.desk import OutboxDesk
 from celery_poison.extensions.outbox.lanes import LaneRecord
 from celery_poison.extensions.outbox.send_failures import Cause
 from celery_poison.flower.access import Guarded
-from celery_poison.flower.act_pages import known
+from celery_poison.flower.act_pages import do_known
 from celery_poison.flower.choosing import NothingChosen
 from celery_poison.flower.extension_parts import FlowerPart, HeldBack, HoldKind
 from celery_poison.plugin import plugin_of
@@ -73,7 +73,7 @@ async def block(of: Guarded) -> Any:
         raise NothingChosen("Consuming is about a whole queue: leave the task empty, or pause the task")
     desk = OutboxDesk(plugin_of(of.application.capp))
     how: dict[str, Any] = {"consuming": consuming, "actor": of.actor, "note": of.said("note")}
-    is_new = await known(of, partial(desk.block, queue, task, **how))
+    is_new = await do_known(of, partial(desk.block, queue, task, **how))
     return {"kind": SENDING, "name": queue, "task": task, "new": is_new}
 
 

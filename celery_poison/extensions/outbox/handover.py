@@ -297,12 +297,12 @@ class _Confirms:
         self.blocked = ""
 
     def _note_ack(self, tag: int, multiple: bool) -> None:
-        self.confirmed |= self._answered(tag, multiple)
+        self.confirmed |= self._take_confirmed(tag, multiple)
 
     def _note_nack(self, tag: int, multiple: bool) -> None:
         self._refused = True
-        self._answered(tag, multiple)
+        self._take_confirmed(tag, multiple)
 
-    def _answered(self, tag: int, multiple: bool) -> set[int]:
+    def _take_confirmed(self, tag: int, multiple: bool) -> set[int]:
         tags = [each for each in self._open if each <= tag] if multiple else [tag]
         return {self._open.pop(each) for each in tags if each in self._open}

@@ -229,10 +229,10 @@ class Rounds:
             copies = self._handover.send(batch) if batch else []
             is_mine = self._lanes.note_sent(lease, [*over, *copies])
         except NotSent as error:
-            self._failed(lease, sendable, error)
+            self._handle_failure(lease, sendable, error)
             return
         except ConfigurationError as error:
-            self._failed(lease, sendable, NotSent(Cause.DEFINITION, str(error), reached=False))
+            self._handle_failure(lease, sendable, NotSent(Cause.DEFINITION, str(error), reached=False))
             return
         if is_mine:
             sent = {copy.seq for copy in copies}
@@ -264,7 +264,7 @@ class Rounds:
 
     # --- what could not be sent --------------------------------------------------------------------
 
-    def _failed(self, lease: LaneLease, taken: Sequence[Taken], error: NotSent) -> None:
+    def _handle_failure(self, lease: LaneLease, taken: Sequence[Taken], error: NotSent) -> None:
         if error.confirmed:  # the rest is taken again at once: nothing has failed yet
             self._lanes.note_sent(lease, error.confirmed)
             return
