@@ -45,6 +45,8 @@ DIMENSIONS = (
 PARTS = ("fingerprint", "shape", "payload", "task_release")
 #: Those whose elements differ by nature.
 SIBLINGS = ("time", "release", "queue", "node", "host")
+#: A release runs on all hosts: what only one of them shows is that host's bad week.
+WIDE = {"release": "host", "task_release": "host"}
 #: Runs a query over ``{tallies}``, ``{deaths}``, ``{kin}`` and ``{fingerprints}``, and returns its few rows.
 Ask = Callable[[str], Any]
 
@@ -208,6 +210,7 @@ def _window(
         parts=PARTS,
         blocks={name: _blocks(cells[recent], name) for name in ("host", "task")},
         siblings=SIBLINGS,
+        wide=WIDE,
         # Numbered, not measured: one clock that was wrong by years makes no trend.
         days=np.unique(cells["date"][recent], return_inverse=True)[1].astype(float),
     )

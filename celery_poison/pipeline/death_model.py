@@ -54,6 +54,7 @@ class RunGroups:
             about the rest of its task.
         blocks: dimension -> number of what varies as a whole, such as each host's days.
         siblings: dimensions whose elements differ by nature, so that one must stand out among the others.
+        wide: dimension -> another one. An excess must be there without its worst element of that, too.
         days: number of the day of each cell; by default all are of one.
     """
 
@@ -67,6 +68,7 @@ class RunGroups:
     parts: Collection[str] = ()
     blocks: Mapping[str, Codes] = field(default_factory=dict)
     siblings: Collection[str] = ()
+    wide: Mapping[str, str] = field(default_factory=dict)
     days: Floats | float = 0.0
 
 
@@ -312,6 +314,12 @@ class _Model:
             whole, own = self._whole(name, each)[codes], each.sums(self.mean)[codes]
             usual = expected * whole / np.maximum(whole - own + expected, _NOTHING)
             p = chance(deaths / spread, usual / spread, whole / spread)
+            if by := self.dimensions.get(self._cells.wide.get(name, "")):
+                worst = self._varying(name, each, "wide", by.codes)
+                sums = worst.largest(self._cells.deaths, self.mean / each.times[each.codes], self.mean)
+                died, alone, fitted = (of[codes] for of in sums)
+                rest = (deaths - died, usual * (1 - alone / expected), whole - fitted)
+                p = np.maximum(p, chance(*(of / spread for of in rest)))
             # Not by the highest number: elements of other windows have numbers, too.
             seen = self._cells.seen.get(name, np.unique(each.codes[each.codes < each.size]).size)
             q = self._q_values(p, seen)

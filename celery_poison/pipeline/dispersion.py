@@ -10,6 +10,7 @@ Codes = npt.NDArray[np.int64]
 
 #: By what logarithm a slow trend changes the risk from each day to the next: it doubles within a week.
 SLOW = 0.1
+_LEAST_BLOCKS = 3
 _NOTHING = 1e-12
 
 
@@ -36,6 +37,18 @@ class Varying:
         """Return by element how many deaths are expected in a block of its own, on average."""
         own = self._by_pair(mean)
         return self._by_element(own**2) / np.maximum(self._by_element(own), _NOTHING)
+
+    def largest(self, deaths: Floats, alone: Floats, fitted: Floats) -> list[Floats]:
+        """Return of all three the sums of each element in that block where ``deaths`` exceed ``alone`` most.
+
+        0 for an element of so few blocks that too little would be left without one.
+        """
+        sums = [self._by_pair(values) for values in (deaths, alone, fitted)]
+        order = np.argsort(sums[0] - sums[1], kind="stable")
+        largest = np.zeros(self._size, dtype=np.int64)
+        largest[self._element[order]] = order  # the last one stays
+        several = self._by_element((sums[1] > 0).astype(np.float64)) >= _LEAST_BLOCKS
+        return [np.where(several, values[largest], 0.0) for values in sums]
 
     def variance(self, deaths: Floats, mean: Floats) -> Floats:
         """Return by element the relative variance of the blocks' risk, by the deaths of all other elements.

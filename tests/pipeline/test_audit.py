@@ -16,10 +16,9 @@ from tests.pipeline.worlds import CULPRITS, NODE, WORLDS, Culprit
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_NEW_22_a_history_without_a_culprit_accuses_nothing(world: str) -> None:
-    # In the twentieth, good and bad days alone give one host twice the deaths of the others; the first bad
-    # week of a host holds all of a release, which is accused beside the host.
-    seed = {"bad days of hosts": 20, "bad week of a host": 2}.get(world, 1)
-    assert accused(world, seed) == []
+    # In the twentieth, good and bad days alone give one host twice the deaths of the others. The first bad
+    # week of a host holds all of a release, which stands out until that host is left out.
+    assert accused(world, seed=20 if world == "bad days of hosts" else 1) == []
 
 
 @pytest.mark.parametrize("culprit", CULPRITS, ids=lambda each: each.dimension)
