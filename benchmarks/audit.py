@@ -28,7 +28,8 @@ def accused(world: str, seed: int, culprit: worlds.Culprit | None = None) -> Acc
     """Return what one history's analysis accuses: dimension, key, sentence."""
     rows = blame(tallied.table(worlds.history(world, seed, culprit=culprit)))
     found = [(row["dimension"], row["key"], row["says"]) for row in rows if row["standing"] != "unremarkable"]
-    return [each for each in found if each[0] not in worlds.TRUE.get(world, ())]
+    planted = culprit and (culprit.dimension, culprit.key)
+    return [each for each in found if each[0] not in worlds.TRUE.get(world, ()) or each[:2] == planted]
 
 
 def _empty(seed: int, world: str) -> Accused:

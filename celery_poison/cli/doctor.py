@@ -21,6 +21,7 @@ from celery_poison.cli.cluster_checks import cluster
 from celery_poison.cli.command import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.cli.destination_checks import destinations
 from celery_poison.cli.output import print_json, print_wrapped, say, wants_json
+from celery_poison.cli.pipeline_checks import connect_server
 from celery_poison.desk.owner import check_owner, move_broker
 from celery_poison.desk.queues import find_deaf
 from celery_poison.desk.stranded import find_stranded
@@ -127,6 +128,7 @@ def examine(app: Celery) -> Iterator[Finding]:
         yield Finding("spool", spooled or f"nothing in {directory}", _SPOOLED if spooled else "")
     for room in _ROOMS:
         yield from room.examine(plugin)
+    yield from connect_server()
 
 
 def _examine_ledger(app: Celery, settings: Settings, ledger: Ledger) -> Iterator[Finding]:

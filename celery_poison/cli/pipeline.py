@@ -7,7 +7,9 @@ before. A command's function gets what was typed, by name, and what the app says
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE
 
 _NEEDS = ("pyspark", "pyarrow", "deltalake", "scipy")
+#: Packages that take Python a second and a half to load.
+_HEAVY = ("pandas", "scipy.special", "deltalake", "pyarrow.dataset")
 
 _COMMON = (
     click.option("--lake", envvar="POISON_LAKE", help="Directory, or s3://, gs://, abfss://.  [required]"),
@@ -34,6 +38,7 @@ _COMMON = (
     click.option("--master-name", help="The master that Sentinels watch, beside a sentinel:// URL."),
     click.option(
         "--master",
+        envvar="POISON_MASTER",
         default="local[*]",
         help="Where Spark runs: local[N], spark://host:port, or sc://host:port (Spark Connect).",
     ),
@@ -326,18 +331,41 @@ def all_of_it(options: dict[str, Any]) -> None:
     """
 
 
+@pipeline.command("quick-start")
+@click.option("--memory", default="1g", help="Heap of Spark's driver.")
+@plainly
+def quick_start(memory: str) -> None:
+    """Make an archive of Java's classes, with which all later commands start sooner.
+
+    Once for each Java and PySpark, and again after an update of either. To undo it, delete the file.
+
+    \b
+    celery -A proj poison pipeline quick-start
+    """
+    _need_spark()
+    from celery_poison.cli.pipeline_quick_start import make
+
+    with said_plainly():
+        archive = make(memory)
+    click.echo(f"{archive}: {archive.stat().st_size / 2**20:.0f} MiB; all later commands use it")
+
+
 def _in_spark(name: str, options: dict[str, Any]) -> None:
     """Run what a command does, in a Spark session of its own."""
     _need_lake_and_spark(name, options)
-    from celery_poison.cli import pipeline_commands as commands
-    from celery_poison.cli import pipeline_publish as publish
     from celery_poison.pipeline import session
-    from celery_poison.pipeline.lake import Lake
 
-    with said_plainly():
+    with said_plainly(), ThreadPoolExecutor(1) as beside:
+        # While Java starts. None of them imports PySpark: two threads in its circles would see halves.
+        loading = beside.submit(lambda: [*map(import_module, _HEAVY)])
         spark = session.open_session(options["master"], options["memory"], conf_of(options))
+        loading.result()
 
     try:
+        from celery_poison.cli import pipeline_commands as commands
+        from celery_poison.cli import pipeline_publish as publish
+        from celery_poison.pipeline.lake import Lake
+
         lake = Lake(spark, options["lake"], options["app_name"] or "")
         app = getattr(click.get_current_context().obj, "app", None)
         if app is not None and not options["app_name"] and len(lake.apps()) > 1:
@@ -352,6 +380,10 @@ def _need_lake_and_spark(name: str, options: dict[str, Any]) -> None:
     if not options["lake"]:
         raise CommandRefused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment", WRONG_USAGE)
     check_options(name, options)
+    _need_spark()
+
+
+def _need_spark() -> None:
     if any(find_spec(name) is None for name in _NEEDS):
         raise CommandRefused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from re import fullmatch
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
+from celery_poison.basics.parts import Finding
+from celery_poison.basics.text import clean
 from celery_poison.causes import is_known
 from celery_poison.cli.command import WRONG_USAGE, CommandRefused
 from celery_poison.errors import PoisonError
@@ -21,6 +26,15 @@ from celery_poison.errors import PoisonError
 _INGESTING = ("ingest", "all_of_it")
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 _WHERE = ", of the lake, of --out or of Spark's own files (SPARK_LOCAL_DIRS, else /tmp)"
+#: Prints versions of the server that POISON_MASTER names and of PySpark here; a command line shows no token.
+_VERSIONS = """
+import os, pyspark
+from pyspark.sql import SparkSession
+print(SparkSession.builder.remote(os.environ["POISON_MASTER"]).getOrCreate().version, pyspark.__version__)
+"""
+#: Seconds: PySpark asks a server that does not answer again and again.
+_PATIENCE = 15.0
+_ANEW = "start the server anew, from this environment: docs/howto/daily-report.md"
 #: Options of ``forecast``; it needs one of them.
 LIMITS = ("peak", "runtime", "wait", "latency")
 
@@ -80,6 +94,29 @@ def said_plainly() -> Iterator[None]:
         where = f" at {place}" if place else _WHERE if full else ""
         cure = "; make room and run the command again, nothing is lost" if full else ""
         raise CommandRefused(f"{told}{where}{cure}") from error
+
+
+def connect_server() -> Iterator[Finding]:
+    """Yield what answers where POISON_MASTER names a Spark Connect server; nothing where it names none."""
+    master = os.environ.get("POISON_MASTER", "")
+    if not master.startswith("sc://"):
+        return
+    where = f"at {urlsplit(master).hostname}, where POISON_MASTER says"
+    command = [sys.executable, "-c", _VERSIONS]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        yield Finding("spark", f"no server answers {where}, within {_PATIENCE:g} s", _ANEW)
+        return
+    versions = ran.stdout.split()
+    if len(versions) != 2:
+        why = clean((ran.stderr.strip().splitlines() or ["no reason"])[-1])
+        yield Finding("spark", f"the server {where}, tells no version: {why}", _ANEW)
+    elif versions[0] == versions[1]:
+        yield Finding("spark", f"Spark {versions[0]} answers {where}")
+    else:
+        what = f"Spark {versions[0]} answers {where}, and here is PySpark {versions[1]}"
+        yield Finding("spark", what, _ANEW)
 
 
 def _check_lake(name: str, lake: str) -> None:

@@ -74,11 +74,18 @@ def _ingested(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
         progress=_warn,
     )
     if options.get("once", True):
+        _suit(session, lake, options, wanted.stream().tip().length)
         return work.once()
     stopped = list[int]()  # no Event: its lock may be held by what a second signal interrupts
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stopped.append(number))
     return work.follow(lambda: bool(stopped), options.get("every", 60.0))
+
+
+def _suit(session: Any, lake: Lake, options: Mapping[str, Any], more: int = 0) -> None:
+    """Set the session up for the rows of the lake, and for as many as may come."""
+    rows = more + (lake.journal.delta.count() if lake.journal.exists else 0)
+    suit(session, rows, [text.partition("=")[0] for text in options.get("conf") or ()])
 
 
 def _summary(done: Ingested) -> str:
@@ -229,7 +236,7 @@ def all_of_it(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
     """Ingest what is new, bring all tables up to date, and write the report, in one session."""
     done = _ingested(session, lake, options)
     click.echo(_summary(done), err=bool(options.get("as_json")))  # the report's is all the JSON
-    suit(session, lake.journal.delta.count(), [text.partition("=")[0] for text in options.get("conf") or ()])
+    _suit(session, lake, options)
     return learn(Derived(session, lake, _warn), options)
 
 

@@ -48,6 +48,11 @@ VIEWS = ("attempts", "fingerprints", "kin", "messages", "tallies", "task_daily",
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame")
 #: Rises when the rules change by which stored tables are made: those of another number are made anew.
 LOGIC = 1
+#: What counts of runs are made of.
+_OF_RUNS = (
+    *("token", "at", "date", "event", "outcome", "cause", "task", "queue", "worker"),
+    *("runtime_ms", "payload_bytes", "memory_kb", "fingerprint", "shape", "release"),
+)
 #: What makes one entry change what another one means.
 _LINKS = ("id", "mid", "incident")
 
@@ -235,18 +240,20 @@ class Derived:
     def _of_days(self, since: Position | None, again: pa.Table) -> tuple[Any, Any]:
         """Return the healthy runs of days on which anything is new, and the filters of what they replace."""
         replacing: list[Any] | None = []
+        columns = _OF_RUNS + ("entry",) * bool(len(again))  # the ids of all runs, too, only where some count
         if since is None:
-            runs = self._lake.entries(healthy=True)
+            runs = self._lake.entries(healthy=True, columns=columns)
         else:
             entries = self._lake.entries(since, healthy=True, columns=["date"])
             new = entries.select("date").distinct().toArrow()["date"]
             begin = pa.scalar(min(since.ms, LAST_MS) * 1000, again["later"].type)
             told = again["date"].filter(pc.greater_equal(again["later"], begin))
             days = [str(date) for date in {*new.to_pylist(), *told.to_pylist()} if date]
-            runs = self._lake.entries(healthy=True, days=days or ["0001-01-01"])  # or none at all
+            days_or_none = days or ["0001-01-01"]
+            runs = self._lake.entries(healthy=True, days=days_or_none, columns=columns)
             replacing = [("date", "in", days)] if days else None
         runs = runs.where("at is not null")
-        if len(again):  # else the ids of all runs would be read for nothing
+        if len(again):
             runs = runs.join(F.broadcast(self._session.createDataFrame(again)), "entry", "left_anti")
         return tables.plain(runs), replacing
 

@@ -11,6 +11,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from celery_poison.pipeline.backtest import Replayed, as_dict
@@ -144,40 +145,6 @@ def _is_plain(value: Any) -> bool:
     return math.isfinite(value) if isinstance(value, float) else value is None or isinstance(value, int | str)
 
 
-_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">
-<title>What kills the workers</title><style>{style}</style></head>
-<body><main>{body}</main></body></html>
-"""
-_STYLE = """
-:root{color-scheme:light dark;--bad:#b3322f;--warn:#9a5b06;--good:#1f6b4d;--line:#8884;--back:#8881;
---c0:#4464ad;--c1:#c2703d;--c2:#4f8a5b;--c3:#8a5a9e;--c4:#b8a03a;--c5:#8a8f98}
-@media(prefers-color-scheme:dark){:root{--bad:#ee8a84;--warn:#e5b264;--good:#7ccaa8;
---c0:#7d9be0;--c1:#e39a66;--c2:#7dbb89;--c3:#bd92cf;--c4:#d8c568;--c5:#9aa0aa}}
-*{box-sizing:border-box}
-body{max-width:1080px;margin:0 auto;padding:16px;font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
-h1{margin:8px 0 4px;font-size:28px;line-height:1.2}h2{margin:32px 0 8px;font-size:19px}p{margin:4px 0 10px}
-.dim{opacity:.75}section{overflow-x:auto}summary{cursor:pointer;margin:12px 0;font-weight:600}
-article,aside{border:1px solid var(--line);border-left:4px solid;border-radius:4px}
-article,aside{padding:8px 12px;margin:0 0 10px}
-h3{margin:0;font-size:16px;color:CanvasText}h3 span{font-weight:400;opacity:.75}
-article p,aside ul{margin:2px 0 6px;color:CanvasText}
-code{display:block;padding:6px 8px;background:var(--back);color:CanvasText}
-code{font:13px/1.4 ui-monospace,monospace}
-b{text-transform:uppercase;font-size:12px;letter-spacing:.04em}
-table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
-td,th{padding:4px 8px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-.w{text-align:left;white-space:normal;min-width:12em}
-.w:first-child,.w:nth-child(3){white-space:nowrap;min-width:0}
-.guilty{color:var(--bad)}.suspicious,.slower{color:var(--warn)}.best{color:var(--good);font-weight:600}
-figure{margin:16px 0}svg{display:block;width:100%;height:180px;border-bottom:1px solid var(--line)}
-.axis{display:flex;justify-content:space-between;font-size:12px;opacity:.75}
-.key{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:13px;margin-top:6px}
-.key i{display:inline-block;width:10px;height:10px;margin-right:6px}
-line{stroke:CanvasText;stroke-dasharray:3 3;opacity:.6;vector-effect:non-scaling-stroke}
-""" + "".join(f".c{n}{{fill:var(--c{n});background:var(--c{n})}}" for n in range(6))
 #: Which figures, what they are, and the columns: what is behind a fold.
 _FOLDED = (
     (
@@ -233,7 +200,8 @@ def render(told: Mapping[str, Any]) -> str:
         if figures[name]:
             table = _table(figures[name], columns.split())
             body.append(f"<details><summary>{title}</summary><p>{safe(words)}</p>{table}</details>")
-    return _PAGE.format(style=_STYLE, body="".join(body))
+    page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
+    return page.replace("{body}", "".join(body), 1)
 
 
 def _headline(told: Mapping[str, Any]) -> str:

