@@ -97,7 +97,7 @@ def said_plainly() -> Iterator[None]:
 
 
 def connect_server() -> Iterator[Finding]:
-    """Yield what answers where POISON_MASTER names a Spark Connect server; nothing where it names none."""
+    """Yield a finding of the Spark Connect server that POISON_MASTER names; none where it names none."""
     master = os.environ.get("POISON_MASTER", "")
     if not master.startswith("sc://"):
         return
@@ -111,7 +111,7 @@ def connect_server() -> Iterator[Finding]:
     versions = ran.stdout.split()
     if len(versions) != 2:
         why = clean((ran.stderr.strip().splitlines() or ["no reason"])[-1])
-        yield Finding("spark", f"the server {where}, tells no version: {why}", _ANEW)
+        yield Finding("spark", f"the server {where}, gives no version: {why}", _ANEW)
     elif versions[0] == versions[1]:
         yield Finding("spark", f"Spark {versions[0]} answers {where}")
     else:

@@ -84,7 +84,7 @@ def test_NEW_7_quick_start_makes_the_archive_that_the_next_java_maps(
             "warn",
             "Spark 4.1.4 answers at localhost, where POISON_MASTER says, and here is PySpark 4.3.0",
         ),
-        ("", "warn", "tells no version: RuntimeError: UNAUTHENTICATED"),
+        ("", "warn", "gives no version: RuntimeError: UNAUTHENTICATED"),
     ],
 )
 def test_NEW_7_doctor_compares_a_server_that_answers_with_the_pyspark_that_is_here(
