@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from re import fullmatch
+from re import fullmatch, search
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -110,7 +110,8 @@ def connect_server() -> Iterator[Finding]:
         return
     versions = ran.stdout.split()
     if len(versions) != 2:
-        why = clean((ran.stderr.strip().splitlines() or ["no reason"])[-1])
+        lines = search(r'details = "(.*)"', ran.stderr) or search(r"([^\n]*)\s*\Z", ran.stderr)
+        why = clean(lines[1]) if lines else "no reason"
         yield Finding("spark", f"the server {where}, gives no version: {why}", _ANEW)
     elif versions[0] == versions[1]:
         yield Finding("spark", f"Spark {versions[0]} answers {where}")

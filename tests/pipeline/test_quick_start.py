@@ -84,7 +84,7 @@ def test_NEW_7_quick_start_makes_the_archive_that_the_next_java_maps(
             "warn",
             "Spark 4.1.4 answers at localhost, where POISON_MASTER says, and here is PySpark 4.3.0",
         ),
-        ("", "warn", "gives no version: RuntimeError: UNAUTHENTICATED"),
+        ("", "warn", "gives no version: no token"),
     ],
 )
 def test_NEW_7_doctor_compares_a_server_that_answers_with_the_pyspark_that_is_here(
@@ -105,7 +105,7 @@ def test_NEW_7_doctor_compares_a_server_that_answers_with_the_pyspark_that_is_he
         "        def getOrCreate(): return SparkSession()\n"
         "    @property\n"
         "    def version(self):\n"
-        f"        if not {server!r}: raise RuntimeError('UNAUTHENTICATED')\n"
+        f"        if not {server!r}: raise RuntimeError('<RPC\\n  details = \\"no token\\"\\n>')\n"
         f"        return {server!r}\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
