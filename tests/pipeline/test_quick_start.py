@@ -22,6 +22,18 @@ words = Path(f"/proc/{java}/maps").read_text().split()
 print(*sorted({word for word in words if word.endswith(".jsa")}))
 session.stop()
 """
+#: A PySpark whose server has a version, or refuses as gRPC words it.
+_STAND_IN = """
+class SparkSession:
+    class builder:
+        def remote(url): return SparkSession.builder
+        def getOrCreate(): return SparkSession()
+    @property
+    def version(self):
+        if not "VERSION":
+            raise RuntimeError('<RPC that terminated with:\\n\\tdetails = "no token"\\n>')
+        return "VERSION"
+"""
 
 
 @pytest.fixture
@@ -98,16 +110,7 @@ def test_NEW_7_doctor_compares_a_server_that_answers_with_the_pyspark_that_is_he
     stand_in = tmp_path / "pyspark"
     stand_in.mkdir()
     (stand_in / "__init__.py").write_text("__version__ = '4.3.0'")
-    (stand_in / "sql.py").write_text(
-        "class SparkSession:\n"
-        "    class builder:\n"
-        "        def remote(url): return SparkSession.builder\n"
-        "        def getOrCreate(): return SparkSession()\n"
-        "    @property\n"
-        "    def version(self):\n"
-        f"        if not {server!r}: raise RuntimeError('<RPC\\n  details = \\"no token\\"\\n>')\n"
-        f"        return {server!r}\n"
-    )
+    (stand_in / "sql.py").write_text(_STAND_IN.replace("VERSION", server))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert [*connect_server()] == []
     monkeypatch.setenv("POISON_MASTER", "sc://localhost:15002/;token=secret")
