@@ -6,6 +6,8 @@ leaves aside.
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -49,14 +51,14 @@ def make(memory: str) -> Path:
     archive.unlink(missing_ok=True)
     options = f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
     spark = open_session("local[2]", memory, {"spark.driver.extraJavaOptions": options})
-    java = spark.sparkContext._gateway.proc
+    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     try:
         with tempfile.TemporaryDirectory() as place, redirect_stdout(StringIO()):
             _report(spark, Path(place))
     finally:
         spark.stop()
-        java.stdin.close()
-        java.wait()
+        os.kill(java, signal.SIGTERM)  # it writes the archive while it ends
+        os.waitpid(java, 0)
     if not archive.is_file():
         raise PoisonError(
             "Java wrote no archive: it has none of its own classes (java -Xshare:dump makes it)"
