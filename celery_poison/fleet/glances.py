@@ -11,6 +11,7 @@ import time
 
 from celery_poison.basics.text import decoded
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.cluster import ask_subscribers
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import Fleet
 
@@ -58,7 +59,7 @@ class Glances:
             pipe = self._ledger.client.pipeline(transaction=False)
             pipe.exists(keys.parcels, keys.outgoing, keys.open)
             if fleet.channels:
-                pipe.pubsub_numsub(*fleet.channels)
+                ask_subscribers(pipe, *fleet.channels)
             work, *connected = pipe.execute()
         if work != fleet.kinds_of_work or not all(number for rows in connected for _, number in rows):
             return None
@@ -81,7 +82,7 @@ class Glances:
             if holder is None:
                 return False
             pipe.hget(keys.presence, holder)
-            pipe.pubsub_numsub(keys.channel(decoded(holder)))
+            ask_subscribers(pipe, keys.channel(decoded(holder)))
             presence, ((_, connected),) = pipe.execute()
         share = STANDBY_GLANCE * max(1.0, workers / CLOSE)
         self._pause = min(share, self._longest)
@@ -102,7 +103,7 @@ class Glances:
             if asks_for_lock := not self._holder or number % SELDOM == 0:
                 pipe.exists(keys.monitor)
             if self._holder:
-                pipe.pubsub_numsub(keys.channel(self._holder))
+                ask_subscribers(pipe, keys.channel(self._holder))
             replies = pipe.execute()
         is_held = bool(replies.pop(0)) if asks_for_lock else True
         return is_held and all(connected for rows in replies for _, connected in rows)

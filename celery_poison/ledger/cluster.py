@@ -188,6 +188,12 @@ def owner_of(pool: Any) -> SlotOwner | None:
     return manager if isinstance(manager, SlotOwner) else None
 
 
+def ask_subscribers(pipe: Any, *channels: str) -> None:
+    """Ask, in a pipeline, how many processes are subscribed to each of some workers' channels."""
+    is_sharded = owner_of(pipe.connection_pool) is not None
+    (pipe.pubsub_shardnumsub if is_sharded else pipe.pubsub_numsub)(*channels)
+
+
 def open_cluster(url: str, key: str, timeouts: Mapping[str, Any]) -> redis.Redis:
     """Return a client for the owner of the slot in which ``key`` is; nothing is connected yet.
 

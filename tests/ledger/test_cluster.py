@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ import redis.sentinel
 
 from celery_poison.basics.text import without_secrets
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.fleet.glances import Glances
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.cluster import Address, SlotOwner, _Answer, is_cluster, owner_of
 from celery_poison.ledger.connection import check_server, open_redis
@@ -103,6 +105,10 @@ def test_NEW_24_a_slot_that_moves_is_followed_and_its_subscribers_notice(
     ledger.fleet.beat("w/1", {"node": "w"}, first=True, run_id=before)
     seen = ledger.fleet.watch(60_000)
     assert (seen.counted, seen.channels) == (1, (KEYS.channel("w/1"),)), "its connection is counted"
+    glances, lead = Glances(ledger, 2.0), partial(ledger.fleet.lead, ttl_ms=60_000, run_id=before)
+    glances.saw(seen)
+    assert glances.is_all_as_before() is not None, "at a glance, too"
+    assert lead("w/1") and lead("w/2") is None and glances.is_held() and glances.is_held_still()
     cluster.move()
     wait_until(lambda: not writer.wait(0.0), what="its node says that the slot has gone")
     assert writer.send(_push("two")) and writer.run_id != before and not news

@@ -14,10 +14,14 @@ end
 -- How many are subscribed to each channel: channel, number, ... Or nil where that may not be asked. In a cluster
 -- they are subscribed as to a shard's channel, which Redis 6 does not know.
 local function subscribers(channels)
-  local plain = redis.pcall('PUBSUB', 'NUMSUB', unpack(channels))
-  local sharded = redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(channels))
-  if plain.err or sharded.err then return not plain.err and plain or nil end
-  for i = 2, #plain, 2 do plain[i] = plain[i] + sharded[i] end
+  local plain, sharded = redis.pcall('PUBSUB', 'NUMSUB', unpack(channels)), nil
+  if plain.err then return nil end
+  for i = 2, #plain, 2 do
+    if plain[i] == 0 then
+      sharded = sharded or redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(channels))
+      plain[i] = not sharded.err and sharded[i] or 0
+    end
+  end
   return plain
 end
 
