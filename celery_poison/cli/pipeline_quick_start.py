@@ -23,7 +23,14 @@ from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.ingest.entries import by_words
 from celery_poison.pipeline.lake import Lake, Position
 from celery_poison.pipeline.schema import LAKE
-from celery_poison.pipeline.session import JAVA_OPTIONS, archive_of, find_java, open_session, suit
+from celery_poison.pipeline.session import (
+    JAVA_OPTIONS,
+    archive_of,
+    find_java,
+    java_process,
+    open_session,
+    suit,
+)
 
 _FIRST_MS, _HOUR_MS = 1_767_225_600_000, 3_600_000
 #: What happens in each hour of the history: event, cause, outcome, incident, note.
@@ -51,7 +58,7 @@ def make(memory: str) -> Path:
     archive.unlink(missing_ok=True)
     options = f"{JAVA_OPTIONS} -XX:ArchiveClassesAtExit={archive} -Xlog:disable"
     spark = open_session("local[2]", memory, {"spark.driver.extraJavaOptions": options})
-    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    java = java_process(spark)
     try:
         with tempfile.TemporaryDirectory() as place, redirect_stdout(StringIO()):
             _report(spark, Path(place))

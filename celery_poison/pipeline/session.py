@@ -140,6 +140,11 @@ def _classic(master: str, conf: Mapping[str, str]) -> Any:
     return session
 
 
+def java_process(session: Any) -> int:
+    """Return the number of the process of a session that this process started."""
+    return int(session._jvm.java.lang.ProcessHandle.current().pid())
+
+
 def _hush(jvm: Any) -> None:
     """Let the library of sketches, which warns of each newer Java once in its process, do so unheard."""
     system, silence = jvm.java.lang.System, jvm.java.io.OutputStream.nullOutputStream()
