@@ -84,14 +84,13 @@ class Glances:
             pipe.hget(keys.presence, holder)
             ask_subscribers(pipe, keys.channel(decoded(holder)))
             presence, ((_, connected),) = pipe.execute()
-        share = STANDBY_GLANCE * max(1.0, workers / CLOSE)
-        self._pause = min(share, self._longest)
+        self._share(workers)
         # Whose connections cannot be counted is left alone until its lock runs out.
         self._holder = decoded(holder) if presence else ""
         return bool(connected) or not presence
 
     def is_held_still(self) -> bool:
-        """Whether the lock is taken still, by who is connected; by one or two small commands.
+        """Whether the lock is taken still, by who is connected; by one to three small commands.
 
         Raises:
             LedgerUnavailable: Redis is away.
@@ -102,11 +101,18 @@ class Glances:
             pipe = self._ledger.client.pipeline(transaction=False)
             if asks_for_lock := not self._holder or number % SELDOM == 0:
                 pipe.exists(keys.monitor)
+                pipe.zcard(keys.leases)
             if self._holder:
                 ask_subscribers(pipe, keys.channel(self._holder))
             replies = pipe.execute()
         is_held = bool(replies.pop(0)) if asks_for_lock else True
+        if asks_for_lock:
+            self._share(replies.pop(0))
         return is_held and all(connected for rows in replies for _, connected in rows)
+
+    def _share(self, workers: int) -> None:
+        """Look as often as is this one's part among so many."""
+        self._pause = min(STANDBY_GLANCE * max(1.0, workers / CLOSE), self._longest)
 
     @property
     def standby_pause(self) -> float:

@@ -101,7 +101,7 @@ class Monitor:
         self._errands = Errands(app, ledger, settings, rounds)
         shortest = min((each.pause for each in rounds), default=QUIET_PAUSE)
         self._longest = max(ACTIVE_PAUSE, min(QUIET_PAUSE, QUIET_SHARE * self._activation, shortest))
-        self._glances = Glances(ledger, max(STANDBY_PAUSE, self._longest))
+        self._glances = Glances(ledger, max(STANDBY_PAUSE, self._activation / 2))
         #: Steps that failed, and of what.
         self._complained: set[str] = set()
         self._took_over = took_over
