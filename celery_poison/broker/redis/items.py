@@ -9,9 +9,6 @@ from kombu.utils.json import dumps
 
 from celery_poison.broker.sealed import ITEM
 
-#: What is text in an envelope, if it is there.
-_WORDS = ("body", "content-type", "content-encoding")
-
 
 def origin_of(payload: Any) -> str:
     """Return the delivery tag that an envelope of kombu's Redis transport was published with; '' for none."""
@@ -27,8 +24,9 @@ def tagged(payload: Any, tag: str) -> dict[str, Any]:
         ValueError: it is none.
     """
     if isinstance(payload, dict) and isinstance(properties := payload.get("properties"), dict):
-        has_info = isinstance(properties.get("delivery_info"), dict | None)
-        if has_info and all(isinstance(payload.get(name) or "", str) for name in _WORDS):
+        get, has_info = payload.get, isinstance(properties.get("delivery_info"), dict | None)
+        body, kind, encoding = get("body") or "", get("content-type") or "", get("content-encoding") or ""
+        if has_info and isinstance(body, str) and isinstance(kind, str) and isinstance(encoding, str):
             properties["delivery_tag"] = tag
             return payload
     raise ValueError("kombu writes no such entry to a queue")
