@@ -32,7 +32,7 @@ REACH = frozenset(
     }
 )
 #: Those that write into a broker's lists, where the ledger is in its database: no cluster's.
-BROKERS = frozenset({"outbox_sent"})
+BROKERS = frozenset({"outbox_sent", "discard_old"})
 
 _WATCHED = """\
 local redis = (function(real, named)
