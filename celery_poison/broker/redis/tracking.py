@@ -185,7 +185,7 @@ class Tracking:
             self._ear = Ear(_pool_of(self._channel), self._noise())
 
     def _noise(self) -> Callable[[bytes], bool]:
-        # Before Redis 7 it says it of all keys of a script, not of those alone that this has read.
+        # Redis 6.2 and 7.0 say it of all keys of a script, not of those alone that this has read.
         channel, prefix = self._channel, self._channel.global_keyprefix or ""
         theirs = {(prefix + key).encode() for key in (channel.unacked_key, channel.unacked_index_key)}
         arriving = (prefix + arriving_key(channel.boot_id, "")).encode()
