@@ -253,7 +253,7 @@ def _presence(client: redis.Redis, keys: Keys) -> Finding:
         ("+info", "INFO", "server"),
         *([("+ssubscribe", "SSUBSCRIBE", channel)] if sharded else []),
         ("+subscribe", "SUBSCRIBE", channel),
-        ("+pubsub", "PUBSUB", "NUMSUB", channel),
+        ("+pubsub", "PUBSUB", "SHARDNUMSUB" if sharded else "NUMSUB", channel),
         ("+publish", "PUBLISH", channel, ""),
     ):
         try:

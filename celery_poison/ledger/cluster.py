@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -30,6 +31,10 @@ MINIMUM_VERSION = (7, 0)
 
 #: Of the connections by which nodes are asked: there are others to ask.
 _QUICK: dict[str, Any] = {"socket_connect_timeout": 0.5, "socket_timeout": 0.5, "retry": None}
+
+#: Seconds that one search takes, and that it is not made again after it has failed: whoever waits for it holds
+#: up a task's start or a publisher.
+LONGEST_SEARCH, REST = 1.5, 1.0
 
 _OPTION, _YES = "cluster", ("true", "yes", "1")
 _EPOCH = re.compile(r"cluster_my_epoch:(\d+)")
@@ -77,6 +82,7 @@ class SlotOwner:
         self._witness: Address | None = None
         self._epoch: int | None = None
         self._refusal = ""
+        self._until = self._rests_until = 0.0
 
     @property
     def sentinels(self) -> list[redis.Redis]:
@@ -87,8 +93,12 @@ class SlotOwner:
         """Return the address of the slot's owner.
 
         Raises:
-            redis.sentinel.MasterNotFoundError: no node that answers owns it at this moment.
+            redis.sentinel.MasterNotFoundError: no node that answers in time owns it at this moment.
         """
+        now = time.monotonic()
+        if now < self._rests_until:
+            raise self._not_found()
+        self._until = now + LONGEST_SEARCH
         answers: dict[Address, _Answer | None] = {}
         witness = self._ask(self._choose_witness(), answers)
         if witness is not None and witness.owner is not None and witness.is_well and not witness.is_owner:
@@ -106,7 +116,7 @@ class SlotOwner:
 
     def _ask_everyone(self, answers: dict[Address, _Answer | None]) -> Address:
         self._witness = None
-        while not self._has_newer_owner(answers):
+        while not self._has_newer_owner(answers) and time.monotonic() < self._until:
             at = next((at for at in self._in_order(answers) if at not in answers), None)
             if at is None:
                 break
@@ -114,10 +124,13 @@ class SlotOwner:
         claims = [answer for answer in answers.values() if answer is not None and answer.is_owner]
         answer = max(claims, key=lambda answer: answer.epoch, default=None)
         if answer is None or answer.owner is None:
-            raise redis.sentinel.MasterNotFoundError(
-                f"no node of the cluster says that it owns slot {self._slot}{self._refusal}"
-            )
+            self._rests_until = time.monotonic() + REST
+            raise self._not_found()
         return self._believe(answer.owner, answer)
+
+    def _not_found(self) -> redis.sentinel.MasterNotFoundError:
+        said = f"no node of the cluster says that it owns slot {self._slot}{self._refusal}"
+        return redis.sentinel.MasterNotFoundError(said)
 
     def _has_newer_owner(self, answers: Mapping[Address, _Answer | None]) -> bool:
         """Whether a node owns the slot by a later vote than the last owner: that one need not be asked."""
@@ -129,7 +142,9 @@ class SlotOwner:
         named = [
             answer.owner for answer in answers.values() if answer is not None and answer.owner is not None
         ]
-        yield from (at for at in (*named, *self._learned, *self._seeds) if at != self._owner)
+        # By chance: a search that ran out of time before it met a node that answers goes on elsewhere.
+        others = random.sample([*self._learned], len(self._learned))
+        yield from (at for at in (*named, *others, *self._seeds) if at != self._owner)
         if self._owner is not None:
             yield self._owner
 

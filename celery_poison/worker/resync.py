@@ -32,6 +32,8 @@ from celery_poison.worker.threads import Retry
 
 logger = get_logger("celery_poison")
 
+#: The longest pause, in seconds, between two repetitions of what a Redis that goes on refusing may have refused.
+LONGEST_PAUSE = 60.0
 #: Seconds within which every worker that lives has noticed, and has told again what it is running.
 TELL_AGAIN = 1.0
 
@@ -121,6 +123,7 @@ class Resync:
     broker_is_away = False
     _recheck_until = _next_recheck = 0.0
     _missing = _refusals = 0
+    _owes_repeat, _repeat_pause, _next_repeat = False, 1.0, 0.0
     #: Tokens on record that this worker did not know at the last look.
     _unknown: set[str] = field(default_factory=set, init=False)
 
@@ -145,11 +148,17 @@ class Resync:
         Args:
             times: how often it has, by heartbeats.
         """
-        if times != self._refusals:
-            self._refusals = times
-            self.writer.repeat()
-            self._remind(self.deferred_cleanup.recent())
-            self.disturbed()
+        self._owes_repeat = self._owes_repeat or times != self._refusals
+        self._refusals, now = times, time.monotonic()
+        if not self._owes_repeat or now < self._next_repeat:
+            return
+        # Where others are refused all day, as on a cluster whose slots they do not know, this grows rare.
+        is_after_rest = now > self._next_repeat + self._repeat_pause
+        self._repeat_pause = 1.0 if is_after_rest else min(LONGEST_PAUSE, 2 * self._repeat_pause)
+        self._next_repeat, self._owes_repeat = now + self._repeat_pause, False
+        self.writer.repeat()
+        self._remind(self.deferred_cleanup.recent())
+        self.disturbed()
 
     def connected(self, broker: Broker, *, again: bool) -> None:
         """Keep what ended just now on record: which acknowledgements the broker heard is unknown.

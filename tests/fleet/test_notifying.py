@@ -331,7 +331,8 @@ def test_a_fleet_tells_a_webhook_a_command_and_who_hears_events_of_a_poison_besi
 def test_an_address_of_apprises_gets_the_sentence_and_no_log_line_shows_the_address(
     watch: Callable[..., Watch], keeper: Keeper, inbox: Inbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looking = watch(notify=[inbox.url.replace("http://", "json://"), "nobody://example.com/" + SECRET])
+    others = [f"nobody://example.com/{SECRET}", f"mailtos://me:{SECRET}@example.com"]
+    looking = watch(notify=[inbox.url.replace("http://", "json://"), *others])
     keeper.send_and_keep("fleet.healthy", 0)
     with caplog.at_level(logging.WARNING):
         looking.round()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -86,6 +88,21 @@ def test_NEW_24_a_URL_without_that_word_is_no_cluster() -> None:
 def test_NEW_24_what_is_no_cluster_is_named(redis_url: str) -> None:
     with pytest.raises(redis.ConnectionError, match="cluster support disabled"):
         open_redis(f"{redis_url}?cluster=true").ping()
+
+
+def test_NEW_24_nodes_that_swallow_what_they_are_asked_hold_nobody_up_for_longer_than_one_search() -> None:
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(12)]
+        ports = [server.getsockname()[1] for server in silent]
+        nodes = ";".join(f"127.0.0.1:{port}" for port in ports)
+        client = open_redis(f"redis://{nodes}?cluster=true", key=KEYS.prefix)
+        for _ in range(3):
+            with pytest.raises(redis.ConnectionError, match="no node of the cluster"):
+                client.ping()
+        owner = owner_of(client.connection_pool)
+        assert owner is not None
+        asked = len(owner.sentinels)
+    assert 1 <= asked <= 6, "three searches at most, though each call looks three times and there are twelve"
 
 
 def test_NEW_24_a_slot_that_moves_is_followed_and_its_subscribers_notice(

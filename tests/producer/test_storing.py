@@ -113,6 +113,13 @@ def test_NEW_31_a_relay_that_leaves_waits_no_more_and_takes_no_wake_from_another
     relay.wait(4.0, stop)  # nor does it begin to
 
 
+def test_a_relay_waits_no_longer_than_the_URL_allows_an_answer_to_take(shop: Shop) -> None:
+    pool = shop.ledger.client.connection_pool
+    pool.connection_kwargs["socket_timeout"] = 0.5
+    pool.disconnect()
+    assert not shop.healthy.wait(4.0, threading.Event()), "it ends by itself, and no answer is late"
+
+
 def _try(wait: Callable[[], object]) -> None:
     with suppress(LedgerUnavailable):
         wait()

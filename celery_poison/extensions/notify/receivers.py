@@ -103,11 +103,11 @@ def _file() -> IO[bytes]:
 def _name(target: str | Sequence[str]) -> str:
     if not isinstance(target, str):
         return target[0]
-    parts = urlsplit(target)
-    if "://" not in target:
+    scheme, has_scheme, _ = target.partition("://")
+    if not has_scheme:
         return target
     # The host of a chat's address may be a token.
-    return f"{parts.scheme}://{parts.hostname if parts.scheme in _WEB else '...'}"
+    return f"{scheme}://{urlsplit(target).hostname if scheme in _WEB else '...'}"
 
 
 # --- in the process of its own ------------------------------------------------------------------------
@@ -141,9 +141,14 @@ def _chat(address: str, payload: Any) -> None:
     except ImportError:
         sys.exit("Apprise is not installed: pip install 'celery-poison[notify]'")
     chats = apprise.Apprise()
-    if not chats.add(address):
+    try:
+        is_known = chats.add(address)
+        is_delivered = is_known and chats.notify(body=payload["text"], body_format=apprise.NotifyFormat.TEXT)
+    except Exception as error:  # its text may hold the address
+        sys.exit(f"Apprise failed: {type(error).__name__}")
+    if not is_known:
         sys.exit("Apprise does not know such an address, or something is missing from it")
-    if not chats.notify(body=payload["text"], body_format=apprise.NotifyFormat.TEXT):
+    if not is_delivered:
         sys.exit("Apprise could not deliver it")
 
 

@@ -13,6 +13,8 @@ from celery_poison.settings import Section, setting, whole
 #: Of ``poison_notify``: a URL, an address of Apprise's, ``module:function``, ``event``; or a command's words.
 Receiver = str | Sequence[str]
 _RECEIVER = re.compile(r"event|[a-z][a-z0-9+.-]*://[!-~]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+#: What is typed for http and https by mistake.
+_NEARLY_WEB = re.compile(r"h?t+ps*s?|ht+p+s*|htt?s?|hhttps?")
 
 
 def _check_receivers(value: Any) -> str | None:
@@ -30,10 +32,13 @@ def _is_receiver(value: Any) -> bool:
         return bool(value) and all(isinstance(word, str) and word for word in value)
     if not isinstance(value, str) or _RECEIVER.fullmatch(value) is None:
         return False
+    scheme, has_scheme, _ = value.partition("://")
     try:
-        return not value.startswith("http") or "://" not in value or bool(urlsplit(value).hostname)
+        host = urlsplit(value).hostname
     except ValueError:
         return False
+    # A slip in the commonest of all would be an address of Apprise's.
+    return not has_scheme or (bool(host) if scheme in ("http", "https") else not _NEARLY_WEB.fullmatch(scheme))
 
 
 def receivers_of(value: Receiver | Sequence[Receiver] | None) -> Sequence[Receiver]:

@@ -19,7 +19,7 @@ from celery_poison.basics.numbers import moment
 from celery_poison.basics.text import decoded
 from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.connection import clear_errors, connection_from
+from celery_poison.ledger.connection import ANSWER_TIMEOUT, clear_errors, connection_from
 from celery_poison.ledger.scripts import Code
 from celery_poison.model import Record, Start
 
@@ -350,7 +350,9 @@ class Lanes:
             try:
                 if stop.is_set():
                     return False
-                connection.send_command("BLPOP", self._keys.outbox_wake, seconds)
+                # A URL may ask for shorter answers than ours.
+                longest = 0.8 * (connection.socket_timeout or ANSWER_TIMEOUT)
+                connection.send_command("BLPOP", self._keys.outbox_wake, min(seconds, longest))
                 return bool(connection.read_response())
             finally:
                 self._waits_on = None
