@@ -240,13 +240,16 @@ class Monitor:
         """Look for what lies under names of unknown workers; again soon where something may do so."""
         pause = self._sweep_pause
         self._next_sweep, self._sweep_pause = now + self._activation / 2, self._activation / 2
+        taken = 0
         with self._step("ending starts of unknown workers"):
             self._recovery.sweep_orphans(self._activation, fence)
+            taken += 1
         with self._step("putting back messages of unknown workers"):
             self._recovery.sweep_unacknowledged()
-            if not self._recovery.has_strays:
-                self._next_sweep = now + pause
-                self._sweep_pause = max(pause, min(2 * pause, SWEEP_PAUSE))
+            taken += 1
+        if taken == 2 and not self._recovery.has_strays:
+            self._next_sweep = now + pause
+            self._sweep_pause = max(pause, min(2 * pause, SWEEP_PAUSE))
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:

@@ -32,8 +32,7 @@ MINIMUM_VERSION = (7, 0)
 #: Of the connections by which nodes are asked: there are others to ask.
 _QUICK: dict[str, Any] = {"socket_connect_timeout": 0.5, "socket_timeout": 0.5, "retry": None}
 
-#: Seconds that one search takes, and that it is not made again after it has failed: whoever waits for it holds
-#: up a task's start or a publisher.
+#: Seconds that one search takes, and without any after one that failed: starts and publishers wait.
 LONGEST_SEARCH, REST = 1.5, 1.0
 
 _OPTION, _YES = "cluster", ("true", "yes", "1")

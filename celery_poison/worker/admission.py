@@ -112,7 +112,7 @@ class Admission:
         names = names_of(message)
         task: Any = names.get("task")
         about = self.policies, self.holds or (), self.checker.concerns
-        plan = self.site.plans.of(task, *about, is_suspected=self.resync.window.is_suspected)
+        plan = self.site.plans.of(task, *about, window=self.resync.window)
         if plan is None or "id" not in names or self.broadcasts(message):
             return None
         settle_identity(message, self.settings.trial_queue)

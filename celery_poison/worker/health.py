@@ -169,7 +169,11 @@ class Refresher:
     def go_on(self) -> None:
         """Refresh everything, now and in each heartbeat interval (in the background thread)."""
         try:
-            seen = self._look() if self.health.is_up else None
+            try:
+                seen = self._look() if self.health.is_up else None
+            except Exception as error:  # one that cannot be read keeps the others from nothing
+                self.site.complain(error)
+                seen = Versions(())
             if seen is None or seen.numbers == self._seen:
                 self._withhold(is_up=False)  # a time may be over; the ledger has nothing new
             else:

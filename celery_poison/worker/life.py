@@ -158,8 +158,10 @@ class Life:
         if os.getpid() != ours.me.pid:
             return
         ours.shutdown.is_begun = True
-        self._go_back(part.drain for part in reversed(self.parts))
+        is_drained = self._go_back(part.drain for part in reversed(self.parts))
         ours.shutdown.is_over = True
+        if not is_drained:
+            return  # others declare it dead, and put back what it has left
         try:
             # It may have been taken for dead a moment ago, and no other worker knows that these had ended.
             ours.deferred_cleanup.take_back_flags(ours.ledger.read.candidate_ids())
@@ -186,12 +188,16 @@ class Life:
         if ours.connection is not None and vars(ours.app.amqp).get("Connection") is ours.connection:
             del ours.app.amqp.Connection
 
-    def _go_back(self, steps: Iterable[Callable[[], object]]) -> None:
+    def _go_back(self, steps: Iterable[Callable[[], object]]) -> bool:
+        """Take all steps, whichever fails; return whether none has."""
+        is_done = True
         for step in steps:
             try:
                 step()
             except Exception as error:
                 self.worker.complain(error)
+                is_done = False
+        return is_done
 
     @property
     def is_at_work(self) -> bool:

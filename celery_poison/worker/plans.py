@@ -81,15 +81,19 @@ class Plans:
         holds: Sequence[Hold],
         is_blockable: Callable[[str], bool],
         *,
-        is_suspected: bool,
+        window: Any,
     ) -> Plan | None:
         """Return the plan of a task, made now if need be; None: it is not guarded.
 
         Args:
             task: its name, or anything that a publisher has put in the place of one.
             is_blockable: whether some rule may be about a task.
+            window: says whether the ledger's Redis may have forgotten something (``is_suspected``).
         """
-        known = self.known  # what is made while all are forgotten is forgotten with them
+        known = (
+            self.known
+        )  # what is made while all are forgotten is forgotten with them; asked before the window
+        is_suspected = window.is_suspected
         plan = known.get(task)
         if plan is not None and plan.is_suspected is is_suspected:
             return plan

@@ -32,7 +32,7 @@ from celery_poison.worker.threads import Retry
 
 logger = get_logger("celery_poison")
 
-#: The longest pause, in seconds, between two repetitions of what a Redis that goes on refusing may have refused.
+#: The longest pause, in seconds, between two repetitions, where a Redis refuses something all the time.
 LONGEST_PAUSE = 60.0
 #: Seconds within which every worker that lives has noticed, and has told again what it is running.
 TELL_AGAIN = 1.0

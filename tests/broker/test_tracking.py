@@ -7,6 +7,7 @@ from typing import Any
 
 import kombu.transport.redis
 import pytest
+from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
 from celery_poison.broker.redis import tracking
 from celery_poison.testing import RedisServer
@@ -148,6 +149,23 @@ def test_NEW_31_without_the_permission_it_asks_for_the_others_as_ever(
         assert receiver.receive(1)
     finally:
         redis_server.client().acl_deluser(user)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_for_good"),
+    [
+        (NoPermissionError("this user has no permissions to run the 'client|tracking' command"), True),
+        (ResponseError("unknown subcommand 'TRACKING'. Try CLIENT HELP."), True),
+        (ResponseError("unknown command 'CLIENT'"), True),
+        (ResponseError("BUSY Redis is busy running a script."), False),
+        (ResponseError("The client ID you want redirect to does not exist"), False),
+        (ConnectionError("Connection closed by server."), False),
+    ],
+)
+def test_NEW_31_only_what_Redis_will_say_again_ends_its_announcements(
+    error: Exception, is_for_good: bool
+) -> None:
+    assert tracking._is_for_good(error) is is_for_good
 
 
 def test_NEW_31_a_channel_that_is_closed_ends_its_wait_and_leaves_nothing_in_between(site: Site) -> None:

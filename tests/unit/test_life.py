@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -64,3 +65,15 @@ def test_a_part_that_fails_as_its_worker_ends_keeps_no_other_from_ending() -> No
     life.leave()
     life.release()
     assert ended == ["third", "first"] and complaints == [error] * 3
+
+
+def test_NEW_9_a_worker_that_could_not_finish_says_no_farewell_so_that_others_put_back_what_it_left() -> None:
+    fails, seen = MagicMock(side_effect=ConnectionResetError()), list[str]()
+    for drain in (fails, lambda: seen.append("drained")):
+        life, _ = _life(Part("first", drain=lambda: seen.append("first")), Part("second", drain=drain))
+        ours: Any = life.worker
+        ours.me.pid = os.getpid()
+        ours.books.leave_for_good.return_value = True
+        life.farewell()
+        assert ours.ledger.fleet.retire.called is (drain is not fails) and ours.shutdown.is_over
+    assert seen == ["first", "drained", "first"]

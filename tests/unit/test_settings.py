@@ -74,7 +74,10 @@ def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
         ("poison_notify", ["/usr/local/bin/page"]),
         ("poison_notify", ["slack://a b"]),
         ("poison_notify", ["mailtos://me:p[s3]@example.com"]),
-        *(("poison_notify", [f"{slip}://example.com/x"]) for slip in ("htps", "httpss", "ttps", "htp", "htttp")),
+        *(
+            ("poison_notify", [f"{slip}://example.com/x"])
+            for slip in ("htps", "httpss", "ttps", "htp", "htttp")
+        ),
         ("poison_notify", ["https://["]),
         ("poison_notify", ["https:///x"]),
         ("poison_notify", ["shop.alerts.told"]),

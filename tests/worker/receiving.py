@@ -130,7 +130,9 @@ class Site:
     def _road(self) -> Road:
         """Lets in at sight, or has it looked at by whoever would drop it: nothing is looked up."""
         policies = {"fuzz.task": (Policy(), True)}
-        self._site.plans.of("fuzz.task", policies, (), lambda task: False, is_suspected=False)
+        self._site.plans.of(
+            "fuzz.task", policies, (), lambda task: False, window=SimpleNamespace(is_suspected=False)
+        )
         parts: dict[str, Any] = {
             "opening": self.unprocessable.take,
             "inflight": InFlight(),

@@ -231,3 +231,20 @@ def test_a_hold_at_rest_is_not_told_of_runs_until_it_awakes(way: Way) -> None:
         assert way.receive(Message()) is not None and way.receive(Message()) is None
         assert way.plans.known["t"].holds == ((way.hold,) if is_awake else ())
         way.hold.is_at_rest = False
+
+
+def test_NEW_9_a_window_of_suspicion_that_opens_as_a_plan_is_made_is_not_missed_by_it(way: Way) -> None:
+    class Opens:
+        is_open = False
+
+        @property
+        def is_suspected(self) -> bool:
+            before, self.is_open = self.is_open, True
+            if not before:
+                way.plans.renew()  # as the thread does that has just opened it
+            return before
+
+    way.plans.renew()
+    way.admission.resync.window = Opens()
+    for _ in range(3):
+        assert way.receive(Message()) is not None, "no message is let in at sight while it is open"

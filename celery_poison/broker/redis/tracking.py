@@ -17,7 +17,7 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
-from redis.exceptions import ConnectionError, ResponseError
+from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
 from celery_poison.basics.forking import keep_from_forks, no_fork
 from celery_poison.broker.redis.unacked import arriving_key
@@ -99,9 +99,8 @@ class Ear:
                 self._open()
             while not self.is_over:
                 self._listen()
-        except ResponseError as error:
-            self.refusal = error
         except Exception as error:
+            self.refusal = error if _is_for_good(error) else None
             logger.debug("celery_poison: the second connection of a channel is lost: %s", error)
         finally:
             with self._sending:
@@ -113,7 +112,7 @@ class Ear:
         self._connection.connect()
         hear = getattr(self._connection._parser, "set_invalidation_push_handler", None)
         if hear is None:
-            raise ResponseError("this version of redis-py hears nothing that it has not asked for")
+            raise NotImplementedError("this version of redis-py hears nothing that it has not asked for")
         hear(lambda push: push)
         for words in (("CLIENT", "UNBLOCK", 0), ("CLIENT", "ID")):  # nobody's wait, but is it allowed?
             self._send(*words)
@@ -213,7 +212,9 @@ class Tracking:
         """Take the replies to :meth:`questions`; each may be an error."""
         for reply in (client, tracking):
             if isinstance(reply, ResponseError):
-                self._refuse(reply)
+                if _is_for_good(reply):
+                    self._refuse(reply)
+                self._retry_at = monotonic() + PAUSE
                 return self.close()
         self._client = int(client)
 
@@ -263,6 +264,15 @@ class Tracking:
         if self._ear is not None:
             self._ear.close()
         self._ear, self._socket, self._client, self._empty = None, None, 0, None
+
+
+def _is_for_good(error: Exception) -> bool:
+    """Whether an error will be the same the next time; a Redis that is busy, say, is another matter."""
+    if isinstance(error, (NoPermissionError, NotImplementedError)):
+        return True
+    return isinstance(error, ResponseError) and any(
+        word in str(error).lower() for word in ("unknown", "syntax")
+    )
 
 
 def _pool_of(channel: Any) -> Any:

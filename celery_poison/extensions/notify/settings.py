@@ -38,7 +38,9 @@ def _is_receiver(value: Any) -> bool:
     except ValueError:
         return False
     # A slip in the commonest of all would be an address of Apprise's.
-    return not has_scheme or (bool(host) if scheme in ("http", "https") else not _NEARLY_WEB.fullmatch(scheme))
+    return not has_scheme or (
+        bool(host) if scheme in ("http", "https") else not _NEARLY_WEB.fullmatch(scheme)
+    )
 
 
 def receivers_of(value: Receiver | Sequence[Receiver] | None) -> Sequence[Receiver]:
