@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import IO
+from typing import IO, NoReturn
 
 import click
 from kombu.utils.json import dumps
 
 from celery_poison.basics.text import argument, clock, command, near_paths, short, utc
 from celery_poison.cli.command import age, open_quarantine, utc_option, verb
-from celery_poison.cli.output import print_wrapped, private_file, wants_json
-from celery_poison.desk import sentences
+from celery_poison.cli.output import print_wrapped, private_file, say, wants_json
+from celery_poison.desk import Quarantine, sentences
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.journal_read import Extent, position
 
 
@@ -94,16 +95,12 @@ def tail(
         wanted=is_wanted if is_narrow else None,
         since=None if since is None else quarantine.queries.now_ms() / 1000 - since,
     )
-    entries: Iterable[dict[str, str]] = newest
     if not wants_json():
         click.echo(_newest(newest, is_narrow=is_narrow), err=True)
-    while True:
-        last = _print_entries(entries, last)
-        if not follow:
-            break
-        time.sleep(_LOOK_EVERY)
-        reach, later = quarantine.journal(after=last)
-        entries, last = filter(is_wanted, later), reach.last or last
+    for entry in newest:
+        _tell(entry)
+    if follow:
+        _follow(quarantine, max([last, *(entry["at"] for entry in newest)], key=position), is_wanted)
     named = [entry["id"] for entry in newest if entry["id"]]
     if named and not wants_json():
         click.echo(f"next: {command(f'poison show {argument(short(named[-1]))}')}", err=True)
@@ -111,6 +108,25 @@ def tail(
 
 #: Seconds between two looks for new entries.
 _LOOK_EVERY = 0.5
+
+
+def _follow(quarantine: Quarantine, last: str, is_wanted: Callable[[Mapping[str, str]], bool]) -> NoReturn:
+    """Print what comes after an entry, until Ctrl-C; while Redis is away, say so once and ask again."""
+    is_away = False
+    while True:
+        time.sleep(_LOOK_EVERY)
+        try:
+            reach, later = quarantine.journal(after=last)
+            for entry in later:
+                last = entry["at"]
+                if is_wanted(entry):
+                    _tell(entry)
+        except LedgerUnavailable as error:
+            if not is_away:
+                say(f"celery poison: {error}; new entries follow when Redis answers again", err=True)
+            is_away = True
+        else:
+            last, is_away = reach.last or last, False
 
 
 def _newest(entries: Sequence[dict[str, str]], *, is_narrow: bool) -> str:
@@ -125,15 +141,11 @@ def _newest(entries: Sequence[dict[str, str]], *, is_narrow: bool) -> str:
     )
 
 
-def _print_entries(entries: Iterable[dict[str, str]], last: str) -> str:
-    """Print entries; return the id of the newest of them, or ``last`` if that is newer."""
-    for entry in entries:
-        last = max(last, entry["at"], key=position)
-        if wants_json():
-            click.echo(dumps(entry))
-        else:
-            _print_entry(entry)
-    return last
+def _tell(entry: dict[str, str]) -> None:
+    if wants_json():
+        click.echo(dumps(entry))
+    else:
+        _print_entry(entry)
 
 
 def _print_entry(entry: dict[str, str]) -> None:

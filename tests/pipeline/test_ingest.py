@@ -18,12 +18,14 @@ pytest.importorskip("deltalake")
 pytest.importorskip("duckdb")
 
 from celery_poison.cli import pipeline_commands as commands
+from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline import maintain, sink
 from celery_poison.pipeline.ingest.ingest import Ingest, Wanted
 from celery_poison.pipeline.lake import Lake, LakeError, LakeTaken
 from celery_poison.pipeline.schema import VERSIONS
 from celery_poison.testing import RedisServer
 from examples.histories import World, write_lake
+from tests.harness.cluster import ClusterSet
 from tests.pipeline.journals import KEY, Here, add, add_spread, in_lake, told
 
 #: The schema version of a release to come.
@@ -79,6 +81,18 @@ def test_every_entry_is_in_the_lake_once_for_every_reader(
     columns = [name for name in journal.columns if name not in ("at", "seq", "date", "healthy")]
     found = sorted(map(tuple, journal.select(columns).collect()))
     assert found == sorted(told(client))
+
+
+def test_NEW_24_the_journal_of_a_cluster_is_read_by_Spark_and_after_its_slot_has_moved(
+    spark: Any, place: Path
+) -> None:
+    with ClusterSet() as cluster, open_redis(cluster.url(), key=KEY) as client:
+        ingest = Ingest(Lake(spark, str(place)), Wanted(cluster.url()))
+        for change in (lambda: None, cluster.fail_over, cluster.move):
+            change()
+            add(client, 500)
+            assert ingest.once().rows == 500
+            assert in_lake(place) == told(client)
 
 
 def test_a_driver_that_slept_while_another_ingested_is_refused(
