@@ -21,7 +21,7 @@ and refuses deaths without run time. A test holds the one against the other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +100,8 @@ class Judged(NamedTuple):
 
 def judge(cells: RunGroups) -> list[Judged]:
     """Return every element that was in a death, tasks last; in no other order."""
-    models = [_Model(cells, exposure) for exposure in (cells.seconds, cells.starts)]
+    # An accusation needs both: one of them is enough to ask whether it is one host's.
+    models = [_Model(cells, cells.seconds), _Model(replace(cells, wide={}), cells.starts)]
     for model in models:
         model.grow()
     elements = [model.elements() for model in models]

@@ -32,6 +32,11 @@ def keep_extensions(environ: Mapping[str, str]) -> None:
         extensions.ORDER = tuple(environ[EXTENSIONS].split())
 
 
+def of_extensions(**options: Any) -> dict[str, Any]:
+    """Return options of tasks that extensions bring; none where these were left out."""
+    return options if extensions.ORDER else {}
+
+
 def build_app(environ: Mapping[str, str], *, current: bool = False) -> Celery:
     """The app `fleet` with all its tasks.
 

@@ -48,6 +48,7 @@ OK_EVERYWHERE += [
     "workers",
     "tasks",
     "broker",
+    "idle",
     "results",
 ]
 

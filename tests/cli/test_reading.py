@@ -428,7 +428,7 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     keeper.ledger.client.xtrim(keeper.ledger.keys.journal, maxlen=0, approximate=False)
     unread = "what followed is not known: its death is not among the journal's newest 50,000 entries"
     assert unread in console.out("incidents", "show", "i1")
-    assert "0 incidents of that id" in console.run("incidents", "show", "nowhere", status=1).stderr
+    assert "nowhere: no incident has that id" in console.run("incidents", "show", "nowhere", status=1).stderr
     console.run("incidents", "i1", status=2)
 
 

@@ -12,6 +12,7 @@ from celery import Celery
 from celery_poison import guarded
 from celery_poison.basics import procfs
 from celery_poison.basics.procfs import MemoryGroup
+from tests.apps.factory import of_extensions
 from tests.apps.handlers import hear_all
 from tests.apps.marks import Marks, marks
 from tests.worker.apps import build as build_more
@@ -30,7 +31,7 @@ def register_holds(app: Celery) -> None:
     def holds(self: Any, n: Any) -> int:
         return _hold(self.request.id, n)
 
-    @guarded(transactional_publish=True)
+    @guarded(**of_extensions(transactional_publish=True))
     @app.task(bind=True, shared=False, name="fleet.holds_and_ships")
     def holds_and_ships(self: Any, n: Any) -> int:
         for box in range(2):

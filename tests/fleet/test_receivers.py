@@ -150,26 +150,21 @@ def test_a_function_is_called_with_the_payload_in_a_process_of_its_own(
             Receiver(f"shop_alerts:{function}", PATIENT).tell(PAYLOAD)
 
 
-@pytest.mark.parametrize("form", ["slack", "pagerduty"])
-def test_the_examples_of_the_how_to_send_what_they_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+def test_the_example_of_the_how_to_sends_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (example,) = (block for block in blocks(text("howto/notify.md"), "python") if "def slack(" in block)
+    (example,) = (block for block in blocks(text("howto/notify.md"), "python") if "def pagerduty(" in block)
     told = Wording("shop", "poison").test().as_dict()
     with Inbox() as inbox:
-        monkeypatch.setenv("SLACK_WEBHOOK", inbox.url)
         monkeypatch.setenv("PAGERDUTY_KEY", SECRET)
         example = example.replace("https://events.pagerduty.com/v2/enqueue", inbox.url)
         (tmp_path / "shop_examples.py").write_text(example)
         monkeypatch.syspath_prepend(tmp_path)
-        Receiver(f"shop_examples:{form}", PATIENT).tell(told)
+        Receiver("shop_examples:pagerduty", PATIENT).tell(told)
     (sent,) = inbox.told
-    if form == "slack":
-        assert sent == {"text": told["text"]}
-    else:
-        assert (sent["routing_key"], sent["event_action"]) == (SECRET, "trigger")
-        assert sent["payload"]["summary"] == told["text"] and sent["payload"]["custom_details"] == told
-        assert {"source", "severity"} <= sent["payload"].keys() and len(sent["dedup_key"]) < 255
+    assert (sent["routing_key"], sent["event_action"]) == (SECRET, "trigger")
+    assert sent["payload"]["summary"] == told["text"] and sent["payload"]["custom_details"] == told
+    assert {"source", "severity"} <= sent["payload"].keys() and len(sent["dedup_key"]) < 255
 
 
 def test_a_receiver_is_recognised_by_its_key_as_long_as_it_is_the_same() -> None:

@@ -19,7 +19,7 @@ from kombu import compression
 
 from celery_poison import guarded
 from celery_poison.errors import QueueFull
-from tests.apps.factory import build_app
+from tests.apps.factory import build_app, of_extensions
 from tests.apps.marks import Marks, marks
 from tests.worker.dying import die_after
 
@@ -328,14 +328,14 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
         _end_of_packing(self, what)
         return what
 
-    @guarded(transactional_publish=True, idempotency_key=lambda what: what)
+    @guarded(**of_extensions(transactional_publish=True, idempotency_key=lambda what: what))
     @app.task(bind=True, shared=False, name="fleet.packs_all")
     def packs_all(self: Any, what: str) -> str:
         ship.apply_async((f"{what}:0",), queue="ships")
         _end_of_packing(self, what)
         return what
 
-    @guarded(idempotency_key=lambda order, what: order)
+    @guarded(**of_extensions(idempotency_key=lambda order, what: order))
     @app.task(bind=True, shared=False, name="fleet.pays")
     def pays(self: Any, order: int, what: str) -> str:
         here().leave("pays", self.request.id, "start", order)
@@ -382,7 +382,7 @@ def register_mails(app: Celery) -> None:
         here().leave("mails", self.request.id, "end", how)
         return "sent"
 
-    @guarded(tell="conviction", max_crashes=1)
+    @guarded(max_crashes=1, **of_extensions(tell="conviction"))
     @app.task(bind=True, shared=False, name="fleet.vows")
     def vows(self: Any, how: str = "") -> str:
         here().leave("vows", self.request.id, "start")

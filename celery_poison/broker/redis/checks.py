@@ -27,7 +27,7 @@ def receiving(channel: Any) -> Finding:
     return Finding("broker", "Redis; messages are received in one step")
 
 
-def telling(channel: Any) -> Finding:
+def announcing(channel: Any) -> Finding:
     """Check whether Redis may tell an idle worker of what comes."""
     with channel.conn_or_acquire() as client:
         try:

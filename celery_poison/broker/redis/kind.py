@@ -59,7 +59,7 @@ class RedisBroker(Broker):
 
     def examine(self, app: Celery, connection: Any) -> Iterator[Finding]:
         yield checks.receiving(connection.default_channel)
-        yield checks.telling(connection.default_channel)
+        yield checks.announcing(connection.default_channel)
 
     def may_write(self, app: Celery, connection: Any, queues: Mapping[str, str]) -> Iterator[Finding]:
         return checks.writing(connection.default_channel, queues)
