@@ -36,7 +36,7 @@ from celery_poison.cli.output import (
     say,
     wants_json,
 )
-from celery_poison.desk import sentences
+from celery_poison.desk import sentences, timeline
 from celery_poison.desk.evidence import additions_of, died_when, sentence_of
 from celery_poison.desk.survey import process_deaths
 from celery_poison.ledger.fleet_model import Incident
@@ -120,11 +120,7 @@ def _show_incident(queries: Views, id: str) -> None:
             f"{id}: {which}, of the newest {_SEARCHED:,}; {command('poison incidents')} lists them"
         )
     (incident,) = found
-    # The journal names it once it is known: some entries are as old as the last sign of life.
-    since = (incident.last_beat or incident.died_at or 0.0) - 1
-    entries = queries.journal(
-        count=_ENTRIES, wanted=lambda e: e["incident"] == incident.incident, since=since
-    )
+    entries, lanes = timeline.read(queries, incident)
     if wants_json():
         print_json({**incident.as_dict(), "history": entries})
         return
@@ -141,18 +137,21 @@ def _show_incident(queries: Views, id: str) -> None:
         ("candidates", incident.flagged or "none: no message was running"),
     )
     print_rows(rows, "  ")
-    if len(entries) < _ENTRIES and not any(entry["event"] == "worker_lost" for entry in entries):
+    if not timeline.is_whole(entries):
         print_wrapped(f"what followed is not known: its death is not {_AMONG}", "  ", 2)
     for entry in entries:
-        task = f"{entry['task']}[{short(entry['id'])}] " if entry["id"] else ""
-        print_wrapped(near_paths(f"{task}{sentences.sentence(entry)}"), f"  {_clock_of(entry)}  ", 12)
-    named = [entry["id"] for entry in entries if entry["id"]]
-    typed = f"poison show {argument(short(named[-1]))}" if named else "poison workers"
+        if not entry["mid"]:
+            print_wrapped(near_paths(sentences.sentence(entry)), f"  {_clock_of(entry)}  ", 12)
+    for lane in lanes[:_LANES]:
+        print_wrapped(lane.sentence, f"  {lane.name}  ", 4)
+    if len(lanes) > _LANES:
+        click.echo(f"  … and {len(lanes) - _LANES:,} more")
+    typed = f"poison show {argument(short(lanes[-1].id))}" if lanes else "poison workers"
     say(f"next: {command(typed)}", err=True)
 
 
-#: Incidents among which one is looked for, and entries of the journal that are printed of it.
-_SEARCHED, _ENTRIES = 1000, 100
+#: Incidents among which one is looked for, and messages that are printed of it.
+_SEARCHED, _LANES = 1000, 100
 
 
 def _alone_line(alone: Mapping[str, int]) -> str:

@@ -82,6 +82,7 @@ def handlers() -> list[Any]:
         url(r"/poison/task/(.+)", pages.TaskRedirect, name="poison-task"),
         url(r"/poison/body/(.+)", pages.Body, name="poison-body"),
         url(r"/poison/incidents", pages.IncidentsPage, name="poison-incidents"),
+        url(r"/poison/incident/(.+)", pages.IncidentPage, name="poison-incident"),
         url(r"/poison/preview/(\w+)", pages.PreviewPage, name="poison-preview"),
         url(r"/poison/act/(\w+)", pages.Act, name="poison-act"),
         url(r"/poison/job/(\w+)", pages.JobPage, name="poison-job"),

@@ -16,7 +16,7 @@ from celery_poison.desk.lookup import AmbiguousId
 from celery_poison.desk.read_model import LISTED, NEWEST
 from celery_poison.desk.search import Filter
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
-from celery_poison.flower import act_pages, changing, death_picture, incident_page, words
+from celery_poison.flower import act_pages, changing, death_picture, incident_page, timeline_picture, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
 from celery_poison.flower.async_ledger import ANSWER_TIMEOUT, SEARCH_TIMEOUT, AsyncLedger
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing, MessageAct
@@ -202,6 +202,20 @@ class IncidentsPage(Page):
         except PoisonError as trouble:
             error = self.fail_with(trouble)
         self.show("poison-incidents.html", seen=seen, span=span, spans=incident_page.SPANS, error=error)
+
+
+class IncidentPage(Page):
+    """One death of a worker, as a picture."""
+
+    @authenticated
+    async def get(self, id: str) -> None:
+        await self.ledger.look()
+        error, seen = "", None
+        try:
+            seen = await self.ledger.ask(partial(timeline_picture.read, self.ledger, id))
+        except PoisonError as trouble:
+            error = self.fail_with(trouble)
+        self.show("poison-incident.html", seen=seen, kinds=timeline_picture.KINDS, error=error)
 
 
 # --- acting ------------------------------------------------------------------------------------

@@ -34,6 +34,15 @@ class Frame(NamedTuple):
         return (self.width - LEFT) / self.columns
 
 
+def svg(name: str, width: int, height: int, label: str, *parts: Iterator[str]) -> str:
+    """Return the SVG of these parts; ``label`` is read aloud in its place."""
+    inner = "".join(piece for part in parts for piece in part)
+    return (
+        f'<svg class="poison-picture {name}" viewBox="0 0 {width} {height}" role="img"'
+        f' aria-label={quoteattr(label)} xmlns="http://www.w3.org/2000/svg">{inner}</svg>'
+    )
+
+
 class Picture:
     """One picture.
 
@@ -50,12 +59,7 @@ class Picture:
 
     def svg(self, label: str, *parts: Iterator[str]) -> str:
         """Return the SVG: the grid, and these parts; ``label`` is read aloud in place of the picture."""
-        name, width, height = self.frame[:3]
-        inner = "".join((*self._grid(), *(piece for part in parts for piece in part)))
-        return (
-            f'<svg class="poison-picture {name}" viewBox="0 0 {width} {height}" role="img"'
-            f' aria-label={quoteattr(label)} xmlns="http://www.w3.org/2000/svg">{inner}</svg>'
-        )
+        return svg(*self.frame[:3], label, self._grid(), *parts)
 
     def date(self, x: float, anchor: str, text: str) -> str:
         """Return a date or time below the bars; ``anchor``: start, middle or end of it is at ``x``."""

@@ -67,6 +67,8 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     died = {"incident": "i1", "worker": SCRIPT, "cause": "worker_lost", "evidence": evidence}
     keeper.ledger.client.hset(keys.incident("i1"), mapping=died)
     keeper.ledger.client.zadd(keys.incidents, {"i1": 1})
+    crashed = {"event": "crashed", "incident": "i1", "runtime_ms": "9" * 40, "pid": SCRIPT}
+    keeper.ledger.client.xadd(keys.journal, {**newest, **journalled, **crashed})
     flower = serve(user=ANN)
     pages = [
         "/poison",
@@ -79,6 +81,8 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
         f"/poison/task/{quote(SCRIPT, safe='')}",
         f"/poison/message/{quote(SCRIPT + TURNED)}",
         f"/poison/incidents?span={quote(SCRIPT)}",
+        f"/poison/incident/{quote(SCRIPT)}",
+        "/poison/incident/i1",
         f"/poison/job/{quote(SCRIPT)}",
     ]
     for path in pages:
@@ -89,6 +93,9 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     assert f'id="m-{mid}"' in flower.get(of_its_queue).text, "a click finds it again"
     assert "<h3>Earlier attempts, oldest first</h3>" in flower.get(f"/poison/message/{mid}").text
     assert "characters)" in flower.get(f"/poison/message/{mid}").text
+    drawn = flower.get("/poison/incident/i1").text
+    svg = drawn[drawn.index('<svg class="poison-picture') : drawn.index("</figure>")]
+    assert "&lt;script&gt;alert(1)" in svg and "The journal has lost a part of this death" in drawn
     assert "had been asked to leave by &lt;script&gt;" in flower.get("/poison/incidents").text
     for chosen in ({"ids": mid, "filter": SCRIPT}, {"everything": "1", "filter": "onerror"}):
         preview = flower.post("/poison/preview/release", chosen, **TOKEN)

@@ -18,6 +18,7 @@ PAGES = (
     "/poison/body/{mid}",
     "/poison/repro/{mid}",
     "/poison/incidents",
+    "/poison/incident/i1",
     "/poison/block",
 )
 API = (
@@ -93,6 +94,9 @@ class Kept:
         self.fleet = fleet
         self.mid = keeper.send_and_keep("fleet.kill_child")
         self.id = fleet.quarantine.get(self.mid).id
+        client, keys = keeper.ledger.client, keeper.ledger.keys
+        client.hset(keys.incident("i1"), mapping={"incident": "i1", "worker": "w1@test/b00t", "cause": "oom"})
+        client.zadd(keys.incidents, {"i1": 1})
 
     def paths(self, *patterns: str) -> list[str]:
         return [pattern.format(mid=self.mid, id=self.id) for pattern in patterns]
