@@ -23,8 +23,8 @@ _VERDICTS: Mapping[str, str] = {Event.CLEARED: "cleared", Event.WOULD_QUARANTINE
 
 
 @dataclass(frozen=True)
-class Step:
-    """What became of a message, in seconds of Redis' clock; ``until``: a trial's end."""
+class LaneStep:
+    """One event of a message after the death, by Redis' clock; ``until``: a trial's end."""
 
     word: str
     at: float
@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass
-class Lane:
+class IncidentLane:
     """One slot of a worker when it died.
 
     Attributes:
@@ -50,7 +50,7 @@ class Lane:
     began: float | None = None
     ran: float = 0.0
     end: str = ""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[LaneStep] = field(default_factory=list)
     is_judged: bool = False
 
     @property
@@ -59,7 +59,7 @@ class Lane:
 
     @property
     def run(self) -> str:
-        """What ran, in words."""
+        """The run and its end, in words."""
         if not self.end:
             return "its run is no longer in the journal"
         return f"ran{f' at least {self.ran:.1f} s' if self.ran else ''}, {self.end}"
@@ -72,20 +72,20 @@ class Lane:
         return f"{self.run}; {', '.join(steps)}"
 
 
-def lanes(entries: Iterable[Mapping[str, str]], incident: str, heard: float) -> list[Lane]:
+def lanes(entries: Iterable[Mapping[str, str]], incident: str, heard: float) -> list[IncidentLane]:
     """Return the lanes of one death, in the order in which their messages had begun.
 
     Args:
         entries: of the journal, oldest first; those about other deaths and messages are passed over.
         heard: the worker's last sign of life, where runtimes end, in seconds.
     """
-    found: dict[str, Lane] = {}
+    found: dict[str, IncidentLane] = {}
     for entry in entries:
         mid, event = entry["mid"], entry["event"]
         if mid not in found:
             if not mid or entry["incident"] != incident:
                 continue
-            found[mid] = Lane(mid, entry["id"], entry["task"], entry["token"], entry["pid"])
+            found[mid] = IncidentLane(mid, entry["id"], entry["task"], entry["token"], entry["pid"])
             if event in (Event.CRASHED, "interrupted"):
                 _begin(found[mid], entry, heard)
                 continue
@@ -94,29 +94,29 @@ def lanes(entries: Iterable[Mapping[str, str]], incident: str, heard: float) -> 
     return sorted(found.values(), key=lambda lane: lane.began or 0.0)
 
 
-def _begin(lane: Lane, entry: Mapping[str, str], heard: float) -> None:
+def _begin(lane: IncidentLane, entry: Mapping[str, str], heard: float) -> None:
     lane.end = "died" if entry["event"] == Event.CRASHED else "was interrupted"
     if (ran := _ran(entry)) is not None:
         lane.ran, lane.began = ran, heard - ran
-    lane.steps.append(Step("put back" if entry["state"] == State.TBDL else "only observed", _at(entry)))
+    lane.steps.append(LaneStep("put back" if entry["state"] == State.TBDL else "only observed", _at(entry)))
 
 
-def _go_on(lane: Lane, entry: Mapping[str, str]) -> None:
+def _go_on(lane: IncidentLane, entry: Mapping[str, str]) -> None:
     event, at = entry["event"], _at(entry)
     if event in _ENDS and entry["incident"]:
-        lane.steps.append(Step("ran at another death", at))
+        lane.steps.append(LaneStep("ran at another death", at))
     elif event in _ENDS and (ran := _ran(entry)) is not None:
-        lane.steps.append(Step("tried", at - ran, at))
+        lane.steps.append(LaneStep("tried", at - ran, at))
     elif event == Event.QUARANTINED:
-        lane.steps.append(Step("kept" if entry["cause"] in NO_CONVICTIONS else "convicted", at))
+        lane.steps.append(LaneStep("kept" if entry["cause"] in NO_CONVICTIONS else "convicted", at))
         lane.is_judged = True
     elif event in _VERDICTS:
-        lane.steps.append(Step(_VERDICTS[event], at))
+        lane.steps.append(LaneStep(_VERDICTS[event], at))
         lane.is_judged = True
 
 
-def read(queries: Views, incident: Incident) -> tuple[Sequence[Mapping[str, str]], list[Lane]]:
-    """Return what the journal files under a death, and its lanes.
+def read(queries: Views, incident: Incident) -> tuple[Sequence[Mapping[str, str]], list[IncidentLane]]:
+    """Return the journal's entries of a death, and its lanes.
 
     Raises:
         LedgerUnavailable: Redis is away.

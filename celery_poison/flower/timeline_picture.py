@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 from celery_poison.basics.text import clock, count_of
 from celery_poison.desk import timeline
-from celery_poison.desk.timeline import Lane
+from celery_poison.desk.timeline import IncidentLane
 from celery_poison.errors import MessageNotFound
 from celery_poison.flower import words
 from celery_poison.flower.async_ledger import AsyncLedger
@@ -39,7 +39,7 @@ class Shown(NamedTuple):
     """The content of the page; ``unnamed``: lanes that are not shown."""
 
     incident: Incident
-    lanes: list[Lane]
+    lanes: list[IncidentLane]
     unnamed: int
     is_whole: bool
     pictures: list[str]
@@ -68,13 +68,13 @@ def read(ledger: AsyncLedger, id: str) -> Shown:
     )
 
 
-def draw(lanes: Sequence[Lane], died: float) -> list[str]:
+def draw(lanes: Sequence[IncidentLane], died: float) -> list[str]:
     """Return pictures of the lanes of a worker that died at that moment: wide, and for a phone."""
     return [_Drawing(width, letters, lanes, died).svg(name) for name, width, letters in _PICTURES]
 
 
 class _Drawing:
-    def __init__(self, width: int, letters: int, lanes: Sequence[Lane], died: float) -> None:
+    def __init__(self, width: int, letters: int, lanes: Sequence[IncidentLane], died: float) -> None:
         self._width, self._letters, self._lanes, self._died = width, letters, lanes, died
         self._height = _TOP + _LANE * len(lanes) + _BOTTOM
         self._first = min([lane.began for lane in lanes if lane.began is not None] + [died - 1])
@@ -94,7 +94,7 @@ class _Drawing:
             share = _BEFORE + (at - self._died) / (self._last - self._died) * (1 - _BEFORE)
         return 6 + (self._width - 12) * share
 
-    def _lane(self, number: int, lane: Lane) -> Iterator[str]:
+    def _lane(self, number: int, lane: IncidentLane) -> Iterator[str]:
         top = _TOP + _LANE * number
         name = lane.name if len(lane.name) <= self._letters else f"{lane.name[: self._letters - 1]}…"
         yield f'<text class="lane" x="6" y="{top + 11}">{escape(name)}</text>'
