@@ -125,16 +125,18 @@ def test_NEW_1_an_incident_shows_that_one_was_convicted_and_the_other_cleared(
         for match in re.finditer(r"(?m)^  fleet\.\w+\[(\w+)[^\]]*\]  (.*(?:\n    .*)*)", shown)
     }
     time = r"[\w: ]+"
-    ends = {innocent.id: f"tried {time}, cleared {time}", poison.id: f"tried {time}, convicted {time}"}
-    assert list(told) == [short(innocent.id), short(poison.id)], shown
+    ends = {innocent.id: f"cleared {time}", poison.id: f"convicted {time}"}
+    assert told.keys() == {short(id) for id in ends}, shown
     for id, end in ends.items():
         line = " ".join(told[short(id)].split())
-        assert re.fullmatch(rf"ran( at least [\d.]+ s)?, died; put back {time}, {end}", line), shown
+        assert re.fullmatch(
+            rf"ran( at least [\d.]+ s)?, died; put back {time}, (tried {time}, )+{end}", line
+        ), shown
     assert "no verdict" not in shown
 
     seen = timeline_picture.read(SimpleNamespace(quarantine=fleet.quarantine), incident["incident"])  # type: ignore[arg-type]
     assert seen.is_whole and not seen.unnamed
     for picture in seen.pictures:
-        assert picture.count('class="bar process"') == 2 == picture.count('class="bar worker"')
+        assert picture.count('class="bar process"') == 2 <= picture.count('class="bar worker"')
         assert picture.count('class="step cleared"') == 1 == picture.count('class="step convicted"')
         assert 'class="death"' in picture and 'aria-label="2 messages ran' in picture
