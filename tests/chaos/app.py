@@ -64,6 +64,8 @@ def build(settings: Mapping[str, Any], *, current: bool = False) -> Celery:
         # One poison is deadly while it is read.
         accept_content=["json", "pickle"],
     )
+    # Else Celery 5.7 ends a worker whose predecessor's connection the broker still believes in.
+    app.conf.control_queue_exclusive = False
     app.conf.update(settings)
     guard: Callable[[Any], Any] = guarded if "poison_redis_url" in settings else lambda task: task
     tasks: dict[str, Callable[..., None]] = {WORK: _work, f"chaos.{UNPICKLED}": _unpickled}
