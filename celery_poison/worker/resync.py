@@ -199,8 +199,14 @@ class Resync:
             worker = f"{self.site.me.node}/{end.token.partition('.')[0]}"
             start = Start.of(end.token, worker, end.id, end.task, phase=phase)
             starts.append((end.mid, start, Ended.DONE))
-        for first in range(0, len(starts), BATCH):
-            self.deferred_cleanup.missing += self.site.ledger.messages.resync(starts[first : first + BATCH])
+        try:
+            for first in range(0, len(starts), BATCH):
+                batch = starts[first : first + BATCH]
+                self.deferred_cleanup.missing += self.site.ledger.messages.resync(batch)
+        finally:  # what was forgotten in another thread while this waited for Redis is forgotten once more
+            still = self.deferred_cleanup.tokens()
+            over = [end for end in ended if end.token in on_record and end.token not in still]
+            self.deferred_cleanup.keep(over, 0.0)
 
     def recheck(self) -> None:
         """Take what is over off the ledger, for a while after a disturbance (NEW-9).

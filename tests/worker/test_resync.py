@@ -92,6 +92,28 @@ def test_NEW_9_a_claim_that_nobody_here_knows_is_taken_back_at_the_second_look(
     assert not here.running()
 
 
+def test_NEW_24_what_is_forgotten_while_it_is_told_again_is_forgotten_once_more(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger whose slot moves lets one thread wait for its answer while another one cleans up."""
+    monkeypatch.setattr(settling, "DELAY", 0.0)
+    start = here.start("m")
+    here.ended(start)
+    here.deferred_cleanup.add(Acknowledged(0.0, "m", start.token, "id-m", "t"))
+    really = here.ledger.messages.resync
+
+    def slow(starts: Any) -> int:
+        here.deferred_cleanup.clean_up()
+        return really(starts)
+
+    monkeypatch.setattr(here.ledger.messages, "resync", slow)
+    here.resync._remind(here.deferred_cleanup.recent())
+    here.do_what_is_due()
+    assert here.running() == {"m"}, "it is on record again"
+    here.deferred_cleanup.clean_up()
+    assert not here.running() and not here.ledger.client.hlen(here.ledger.keys.done)
+
+
 @pytest.mark.parametrize("where", ["let in", "in the pool", "undecided"])
 def test_NEW_9_what_is_on_its_way_here_is_left_alone(here: Here, where: str) -> None:
     start = here.start("m", "C")
