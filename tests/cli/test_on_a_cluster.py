@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 
 from celery_poison.ledger.keys import Keys
 from celery_poison.metrics import register
-from celery_poison.pipeline.ingest.stream import Stream
 from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
@@ -87,7 +86,6 @@ def test_NEW_24_verbs_acts_outbox_and_pipeline_work_before_and_after_a_move(
     fleet.app.tasks["fleet.healthy"].apply_async((3,), outbox=True)
     assert [lane["waiting"] for lane in console.json("outbox", "status")["destinations"]] == [1]
     assert "moved to quarantine" in console.out("journal", "tail")
-    assert Stream(cluster.url(), Keys().journal).tip().length > 2
     console.run("release", rows[0]["id"])
     console.run("discard", rows[1]["id"])
     assert console.json("list") == []

@@ -17,8 +17,8 @@ from celery_poison.ledger.cluster import MINIMUM_VERSION
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import Running, find_wheel_binary, free_ports, wait_until
 
-#: Masters, and as many replicas.
-MASTERS = 3
+#: Masters, and as many replicas; tries to get a port for each.
+MASTERS, TRIES = 3, 3
 #: Milliseconds after which a node that does not answer has failed.
 NODE_TIMEOUT = 1500
 #: Keys that are moved at a time.
@@ -43,15 +43,19 @@ class ClusterNode(RedisServer):
 
     def __init__(self, binary: str | None, options: Mapping[str, object]) -> None:
         super().__init__(binary or find_binary())
-        # The default is 10,000 above the port, which may be no port at all.
-        self.bus_port = free_ports()[0]
+        self.bus_port = 0
         self.options |= {
             "cluster-enabled": "yes",
             "cluster-node-timeout": NODE_TIMEOUT,
-            "cluster-port": self.bus_port,
             "repl-diskless-sync-delay": 0,
             **options,
         }
+
+    def listen_at(self, port: int, bus_port: int) -> None:
+        """Take these ports from its next start on."""
+        self.port, self.bus_port = port, bus_port
+        # The default is 10,000 above the port, which may be no port at all.
+        self.options["cluster-port"] = bus_port
 
     def ask(self, *words: object) -> Any:
         """The answer to a CLUSTER command."""
@@ -95,13 +99,21 @@ class ClusterSet(Running):
         self._frozen: ClusterNode | None = None
 
     def start(self) -> Self:
-        try:
+        for attempt in range(TRIES):
+            ports = iter(free_ports(2 * len(self.nodes)))
             for node in self.nodes:
-                node.start()
-            self._join()
-        except BaseException:
-            self.stop()
-            raise
+                node.listen_at(next(ports), next(ports))
+            try:
+                for node in self.nodes:
+                    node.start()
+                self._join()
+            except BaseException as error:
+                self.stop()
+                # Of so many ports one may be somebody else's by now.
+                if attempt + 1 == TRIES or "Address already in use" not in str(error):
+                    raise
+            else:
+                break
         return self
 
     def _join(self) -> None:
