@@ -5,6 +5,7 @@ Redis is such a broker; one that returns what a lost connection held needs no bo
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,10 +57,17 @@ class Books:
         in_use: is asked before anything goes back that was received.
         before_return: takes a channel that closes, before what it holds goes back: from now on nothing
             of that may begin.
+        longest_wait: seconds for which a channel may wait for a message in one go: an event loop that waits
+            for longer is taken for one that stands.
     """
 
-    def __init__(self, in_use: InUse = set, before_return: Callable[[Any], object] = lambda _: None) -> None:
-        self._in_use = in_use
+    def __init__(
+        self,
+        in_use: InUse = set,
+        before_return: Callable[[Any], object] = lambda _: None,
+        longest_wait: float = math.inf,
+    ) -> None:
+        self._in_use, self.longest_wait = in_use, longest_wait
         self.before_return = before_return
         self._by_broker: dict[tuple[str, ...], BookOfBroker] = {}
         self._lock = threading.Lock()

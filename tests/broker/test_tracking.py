@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import kombu.transport.redis
 import pytest
 from redis.exceptions import ConnectionError, NoPermissionError, ResponseError
 
+from celery_poison.broker.books import Books
 from celery_poison.broker.redis import tracking
 from celery_poison.testing import RedisServer
 from tests.broker.kit import Receiver, Site
@@ -149,6 +151,13 @@ def test_NEW_31_without_the_permission_it_asks_for_the_others_as_ever(
         assert receiver.receive(1)
     finally:
         redis_server.client().acl_deluser(user)
+
+
+@pytest.mark.parametrize(("longest", "wait"), [(10.0, tracking.PATIENCE), (0.5, 0.5)])
+def test_NEW_25_no_wait_is_so_long_that_an_idle_loop_seems_to_stand(longest: float, wait: float) -> None:
+    """A third of poison_stuck_after, where that is little."""
+    channel = SimpleNamespace(books=Books(longest_wait=longest))
+    assert tracking.Tracking(channel)._longest() == wait
 
 
 @pytest.mark.parametrize(

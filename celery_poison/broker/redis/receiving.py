@@ -344,7 +344,7 @@ class OwnedChannel(_Base):
 
     def _nothing_came(self) -> None:
         if self._waits and monotonic() >= self._in_use_until:
-            self._patience = min(LONGEST, 2 * self._patience)
+            self._patience = min(LONGEST, 2 * self._patience, self.books.longest_wait)
         self.book.nothing_came(self._tag_in_flight)
         self._tag_in_flight = ""
 
