@@ -240,7 +240,8 @@ class Tracking:
     def _longest(self) -> float:
         # kombu takes a connection for lost that does not answer for this interval and a second.
         interval = getattr(self._channel, "health_check_interval", None) or math.inf
-        return min(PATIENCE, max(1.0, interval / 2), self._channel.books.longest_wait)
+        longest: float = self._channel.books.longest_wait
+        return min(PATIENCE, max(1.0, interval / 2), longest)
 
     def asks(self) -> None:
         """Note that all lists are about to be asked."""
