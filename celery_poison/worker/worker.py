@@ -150,7 +150,7 @@ class GuardedWorker:
         tell_again = TELL_AGAIN + (beat if self.writer.follows_master else 0.0)
         self.resync_window = ResyncWindow(self.settings.activation_interval, tell_again)
         self.deferred_cleanup = DeferredCleanup(self.ledger)
-        self.books = Books(self.inflight.tags_in_use, longest_wait=self.settings.stuck_after / 3)
+        self.books = Books(self.inflight.tags_in_use, longest_wait=self.settings.stuck_after / 6)
         self.resync = Resync(
             site=self._site,
             writer=self.writer,

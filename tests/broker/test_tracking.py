@@ -154,7 +154,7 @@ def test_NEW_31_without_the_permission_it_asks_for_the_others_as_ever(
 
 
 def test_NEW_25_no_wait_is_so_long_that_an_idle_loop_seems_to_stand() -> None:
-    """A third of poison_stuck_after, where that is little."""
+    """A sixth of poison_stuck_after, where that is little."""
     channel = SimpleNamespace(books=Books(longest_wait=0.5))
     assert tracking.Tracking(channel)._longest() == 0.5
 

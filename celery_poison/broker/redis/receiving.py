@@ -106,7 +106,7 @@ class OwnedChannel(_Base):
     _tag_in_flight = ""
     _scripts: Sequence[Any] = ()
     #: Of the poll that goes on: whether it waits; how many questions come before that, and its keys.
-    _waits = True
+    _waits, _waits_for = True, 0.0
     _questions = 0
     _keys: Sequence[str] = ()
     _found = False
@@ -144,7 +144,8 @@ class OwnedChannel(_Base):
             self._full_at = monotonic()
         if not (self._fetches and self._in_poll):
             return 0.0
-        return monotonic() - max(self._brpop_sent_at, self._full_at)
+        # Nor is the time for which it was asked to wait.
+        return max(0.0, monotonic() - max(self._brpop_sent_at + self._waits_for, self._full_at))
 
     def awaits(self, tag: str) -> bool:
         """Whether ``tag`` is that of a poll that was sent a moment ago; from any thread."""
@@ -273,7 +274,7 @@ class OwnedChannel(_Base):
             patience = self._tracking.patience(connection, self._keys[3:], first)
         if patience is None:
             patience = self._patience
-        self._questions, self._waits = len(questions), patience > 0
+        self._questions, self._waits, self._waits_for = len(questions), patience > 0, patience
         wait = [["BLMOVE", first, arriving, "RIGHT", "LEFT", patience]] if self._waits else []
         words = [self._tag_in_flight, time(), queues[0], *[queue for _, queue in rows]]
         self._tracking.asks()
