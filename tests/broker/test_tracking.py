@@ -198,3 +198,4 @@ def test_NEW_31_another_queue_that_is_to_be_consumed_is_asked_for_at_once(site: 
     receiver.consumer.add_queue(kombu.Queue("b", exchange="", routing_key="b"))
     receiver.consumer.consume()
     receiver.receive(1)
+    assert receiver.names() == ["m1"]

@@ -32,7 +32,7 @@ def announcing(channel: Any) -> Finding:
     with channel.conn_or_acquire() as client:
         try:
             client.execute_command("CLIENT", "TRACKING", "OFF")
-            client.execute_command("CLIENT", "UNBLOCK", 0)  # nobody's wait
+            client.execute_command("CLIENT", "UNBLOCK", 0)  # no client has the id 0
         except redis.exceptions.ResponseError as error:
             cure = "ACL SETUSER <user> +client|tracking +client|unblock (before Redis 7: +client)"
             return Finding("idle", f"an idle worker polls its queues each second: {error}", cure)

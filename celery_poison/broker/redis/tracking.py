@@ -27,9 +27,9 @@ logger = get_logger("celery_poison")
 
 #: Seconds of a wait on one list while Redis says what comes into the others.
 PATIENCE = 2.0
-#: Seconds of chance before a wait is ended: of many workers that are told, one should come first.
+#: The longest random pause, in seconds, before a wait is ended: one of many workers should come first.
 CHANCE = 0.008
-#: Seconds between two looks, where others take what this worker is told of.
+#: Seconds between two looks of a worker, where other workers take the messages that Redis announces.
 BETWEEN = 0.1
 #: Seconds between two tries to end a wait, which may be on its way still: the first pause, and all in all.
 AGAIN, IN_ALL = 0.002, 0.5
@@ -40,7 +40,7 @@ PAUSE = 5.0
 
 
 class Wait(NamedTuple):
-    """One wait: of which connection, by its id, and on which list."""
+    """A wait: the id of the connection that waits, and the list on which it does."""
 
     client: int
     key: bytes
@@ -114,7 +114,8 @@ class Ear:
         if hear is None:
             raise NotImplementedError("this version of redis-py hears nothing that it has not asked for")
         hear(lambda push: push)
-        for words in (("CLIENT", "UNBLOCK", 0), ("CLIENT", "ID")):  # nobody's wait, but is it allowed?
+        # No client has the id 0: the first command only asks whether it is allowed.
+        for words in (("CLIENT", "UNBLOCK", 0), ("CLIENT", "ID")):
             self._send(*words)
             answer = self._connection.read_response()
         self.id = int(answer)
@@ -129,7 +130,7 @@ class Ear:
             self._hear(told[1])
 
     def _next(self) -> Any:
-        """Return the next thing that Redis says: a list if nobody has asked for it."""
+        """Return what Redis says next: a list where it is an announcement, no answer."""
         return self._connection.read_response(disable_decoding=True, push_request=True)
 
     def _hear(self, keys: Sequence[bytes] | None) -> None:
@@ -149,7 +150,7 @@ class Ear:
         while self.wait is wait and not self.is_over:
             self._send("CLIENT", "UNBLOCK", wait.client)
             answer = self._next()
-            while isinstance(answer, list):  # what is told meanwhile, is of this look
+            while isinstance(answer, list):  # the look that follows covers an announcement that comes now
                 answer = self._next()
             if answer or monotonic() > until:
                 break
@@ -164,7 +165,7 @@ class Tracking:
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self._ear: Ear | None = None
-        #: The socket of the channel's connection of which Redis says it, and that connection's id.
+        #: The socket of the channel's connection whose reads Redis tracks, and that connection's id.
         self._socket: Any = None
         self._client = 0
         #: All lists, as they were read last, and empty; None: they were not.
