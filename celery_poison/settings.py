@@ -14,6 +14,7 @@ from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.text import did_you_mean
 from celery_poison.errors import ConfigurationError
 from celery_poison.rules import values
+from celery_poison.rules.links import check_links
 from celery_poison.rules.values import Check
 
 PREFIX = "poison_"
@@ -280,6 +281,11 @@ class Settings:
         values.redact,
         "Arguments that logs and displays hide: names, with * and ?, also of keys inside arguments. True:"
         " all.",
+    )
+    links: Mapping[str, str] | None = setting(
+        None,
+        check_links,
+        "Links to logs or Sentry: {name: URL}, with {task_id} or other fields.",
     )
     code_version: str = setting(
         "", values.short_name, "Version of your own code; journalled, so that deploys can be compared."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MESSAGE = {"message"}
 _WORKER = {"worker", "incident"}
 _NOTIFICATION = {"v", "kind", "text", "app", "namespace", "group", "task", "cause", "source", "count"}
-_EXAMPLE = {"before", "oldest", "id", "arguments", "command"}
+_EXAMPLE = {"before", "oldest", "id", "arguments", "command", "links"}
 
 message_candidate: Any = Signal(name="message_candidate", providing_args=_MESSAGE | {"cause"})
 message_quarantined: Any = Signal(name="message_quarantined", providing_args=_MESSAGE | {"cause", "reason"})

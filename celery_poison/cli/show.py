@@ -107,6 +107,8 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     )
     console.echo("")
     print_wrapped(", ".join(filter(None, (*facts, _counts(detail)))), "", 0)
+    for name, url in detail.links.items():
+        console.echo(f"{name}: {url}")
     if stored is None and record.state == State.FAIL:
         console.echo("The message itself is gone for good: it was purged.")
     elif stored is None and record.state != State.DLVD:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery_poison import causes
@@ -19,6 +20,7 @@ from celery_poison.keep.stored_message import stored_message
 from celery_poison.ledger.journal_read import Extent, extent, extract, history
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.rules.failures import KeptFailure
+from celery_poison.rules.links import links_of
 from celery_poison.states import Event, State, kept_state
 
 # The class has a method named list, which would stand before the type in its annotations.
@@ -39,6 +41,7 @@ class Detail(NamedTuple):
         copy: what is known of its changed copy, if a person has made one.
         observe_only: nothing comes of its deaths (``poison_observe_only``).
         redact: what is not shown of headers and properties (``poison_redact``).
+        links: name -> URL, to logs and the like (``poison_links``).
     """
 
     record: MessageRecord
@@ -48,6 +51,7 @@ class Detail(NamedTuple):
     copy: Detail | None = None
     observe_only: bool = False
     redact: Redact = ()
+    links: Mapping[str, str] = MappingProxyType({})
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -80,7 +84,7 @@ class Detail(NamedTuple):
             shown |= {"headers": self.headers, "properties": self.properties}
         if self.failure is not None:
             shown["failure"] = self.failure.as_dict()
-        return shown
+        return {**shown, "links": {**self.links}} if self.links else shown
 
 
 class Reading:
@@ -169,6 +173,10 @@ class Reading:
             MessageNotFound: neither ledger nor journal knows it.
             AmbiguousId: several messages in quarantine carry this task id.
         """
+        detail = self._detail(id)
+        return detail._replace(links=links_of(self._store.settings.links, detail.record))
+
+    def _detail(self, id: str) -> Detail:
         try:
             record = self.get(id)
         except MessageNotFound:

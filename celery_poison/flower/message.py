@@ -57,6 +57,7 @@ class MessageStory(NamedTuple):
         pictures: title -> SVG of what extensions know of its death.
         can_edit: whether a changed copy can be made; ``can_block``: whether others like it can be blocked.
         headers: those of the message, but for two that repeat the arguments, with what is hidden of them.
+        links: name -> URL, to logs and the like.
     """
 
     record: MessageRecord
@@ -75,6 +76,7 @@ class MessageStory(NamedTuple):
     can_block: bool
     headers: list[tuple[str, str]]
     properties: list[tuple[str, str]]
+    links: Mapping[str, str]
 
 
 async def read_story(ledger: AsyncLedger, id: str, *, names_only: bool = False) -> MessageStory:
@@ -131,6 +133,7 @@ def _read(quarantine: Quarantine, id: str, names_only: bool) -> MessageStory:
         can_block=changing.can_block(record),
         headers=_table(headers),
         properties=_table(properties),
+        links=detail.links,
     )
 
 

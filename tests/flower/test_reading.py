@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
@@ -19,6 +20,7 @@ from celery_poison.model import IN_CELL, Guilt, Start
 from celery_poison.rules.failures import KeptFailure
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
+from tests.cli.conftest import Console
 from tests.desk.keeping import Keeper
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN, FlowerServer
@@ -207,6 +209,24 @@ def test_a_failure_is_decided_above_its_traceback_which_begins_at_the_users_code
     assert "<b>.py" not in page, "a path is hostile, too"
     for shown in (page, flower.get("/poison").text):
         assert "failed again" in shown and "died again" not in shown
+
+
+def test_NEW_14_a_message_has_its_links_to_logs_on_its_page_in_show_and_in_the_answer_to_a_program(
+    serve: Serve, new_fleet: Callable[..., Fleet], redis_url: str
+) -> None:
+    links = {"Logs": "https://logs.example.com/?q={task_id}&to={to}", "Host": "https://x/{host}"}
+    fleet = new_fleet(redis_url, poison_links=links)
+    keeper = Keeper(fleet.app)
+    fleet.app.send_task("fleet.healthy", (1,), task_id='"><b>')
+    mid = keeper.keep(keeper.receive())
+    keeper.close()
+    flower, console = serve(user=ANN, of=fleet), Console(fleet.app)
+    (url,) = console.json("show", mid)["links"].values()
+    assert url.startswith("https://logs.example.com/?q=%22%3E%3Cb%3E&to=1")
+    assert f"\nLogs: {url}\n" in console.out("show", mid)
+    assert flower.get(f"/api/poison/message/{mid}").json["links"] == {"Logs": url}
+    page = flower.get(f"/poison/message/{mid}").text
+    assert f'<a href="{url.replace("&", "&amp;")}" target="_blank" rel="noopener noreferrer">Logs' in page
 
 
 def test_every_moment_is_shown_with_its_zone(serve: Serve, fleet: Fleet, keeper: Keeper) -> None:

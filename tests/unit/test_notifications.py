@@ -113,7 +113,16 @@ def test_a_group_is_told_with_all_that_the_first_minute_needs(monkeypatch: pytes
         "id": "1f2e3d4c",
         "arguments": '7, token="(hidden)"',
         "command": "celery -A shop poison show 1f2e3d4c",
+        "links": {},
     }
+
+
+def test_NEW_14_a_notification_has_the_links_of_the_newest_message_in_its_text_too() -> None:
+    links = {"Logs": "https://logs.example.com/?q={task_id}", "Host": "https://x/{host}"}
+    told = Wording("shop", "poison", links).group(GROUP, 0, EXAMPLE)
+    assert told.links == {"Logs": f"https://logs.example.com/?q={EXAMPLE.id}"}, "its worker is not known"
+    assert told.text.endswith(f" 1f2e3d4c Logs: {told.links['Logs']}")
+    assert not Wording("shop", "poison", links).group(GROUP, 0, None).links
 
 
 def test_a_group_that_has_grown_says_what_it_was_and_one_whose_example_has_left_names_none() -> None:

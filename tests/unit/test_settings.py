@@ -84,6 +84,19 @@ def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
         ("poison_notify", ["os:system; x"]),
         ("poison_notify_per_minute", 0),
         ("poison_second_person", 1),
+        ("poison_links", "https://logs.example.com/?q={task_id}"),
+        ("poison_links", {"": "https://logs.example.com/?q={task_id}"}),
+        *(
+            ("poison_links", {"Logs": url})
+            for url in (
+                *(None, "", "javascript:alert({task_id})", "ftp://x/", "//x/{task_id}", "https://", "https:///x"),
+                *("https://{task}.example.com/", "https://x{task_id}/", "{task_id}", "https://{{x}}/"),
+                *("https://ann:s3cret@x/{task_id}", "https://x/ {task_id}", "https://x/\u202e", "https://x/\n"),
+                *("https://x/{taskid}", "https://x/{}", "https://x/{0}", "https://x/{task_id.x}", "https://x/{mid}"),
+                *("https://x/{task_id!r}", "https://x/{task_id:>9}", "https://x/{task_id", "https://x/}"),
+                "https://x/{task:{cause}}",
+            )
+        ),
     ],
 )
 def test_an_impossible_value_is_refused_with_setting_and_cure(name: str, value: Any) -> None:

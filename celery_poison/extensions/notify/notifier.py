@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet_model import GateRecord
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import Plugin
+from celery_poison.rules.links import links_of
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -87,17 +88,19 @@ class Notification:
     id: str = ""
     arguments: str = ""
     command: str
+    links: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class Wording:
-    """Words the notifications of one app, by its name and its ``poison_namespace``."""
+    """Words the notifications of one app, by its name and its ``poison_namespace`` and ``poison_links``."""
 
-    def __init__(self, app: str, namespace: str) -> None:
+    def __init__(self, app: str, namespace: str, links: Mapping[str, str] | None = None) -> None:
         self._app = app
         self._namespace = namespace
+        self._links = links
 
     def group(self, group: Group, before: int, example: MessageRecord | None) -> Notification:
         """Tell of one group.
@@ -110,6 +113,7 @@ class Wording:
         if example is not None:
             of_example = example.evidence.source, short(example.id), example.arguments
             fields = dict(zip(("source", "id", "arguments"), map(clean, of_example), strict=True))
+            fields["links"] = links_of(self._links, example)
         task = clean(group.task)[:_LENGTH]
         sentence = f"{count_of(group.count, 'message')}{f' of {task}' if task else ''} in quarantine"
         sentence += f" now, {before} at the last notification" if before else ""
@@ -151,6 +155,8 @@ class Wording:
         # A name may be any text: as markup it could call everybody, or hide where a link leads.
         text = clean(f"{self._app}: {sentence.translate(_MARKUP).replace('://', ': //')}.")
         text += f" {typed}" if typed == typed.translate(_MARKUP) else ""
+        # These are the owner's, with nothing of a publisher's that is not quoted.
+        text += "".join(f" {name}: {url}" for name, url in fields.get("links", {}).items())
         return Notification(
             kind=kind, text=text, app=self._app, namespace=self._namespace, command=typed, **fields
         )
@@ -241,7 +247,7 @@ class Notifier:
         self._pauses: dict[str, Pause] = {}
         self._queries = ledger.read
         self._finder = Finder(ledger)
-        self._wording = Wording(app.main or "celery", settings.namespace)
+        self._wording = Wording(app.main or "celery", settings.namespace, settings.links)
         self._announce = announce
         own = settings.of(NotifySettings)
         rate = own.notify_per_minute
