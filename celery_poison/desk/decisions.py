@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from celery.utils.log import get_logger
 
@@ -125,6 +126,11 @@ class Chosen(list[str]):
     def __init__(self, ids: Iterable[str], words: str) -> None:
         super().__init__(ids)
         self.words = words
+
+    @classmethod
+    def matching(cls, ids: Iterable[str], text: str) -> Self:
+        """Return the ids of what matches a filter; of everything where it is empty."""
+        return cls(ids, shlex.join(["--filter", text]) if text else "--all")
 
 
 def several(ids: Iterable[str]) -> Iterable[str]:

@@ -166,10 +166,9 @@ class Choice:
         """Return the mids of an act, at the moment when it begins."""
         if not self.everything:
             return self.ids
-        words = shlex.join(["--filter", self.text]) if self.text else "--all"
         finder = quarantine.finder
         chosen = finder.choose(State.NDLV, self.where)
-        return Chosen(finder.mids(self.where, State.NDLV, chosen, until=self.until), words)
+        return Chosen.matching(finder.mids(self.where, State.NDLV, chosen, until=self.until), self.text)
 
 
 @dataclass(frozen=True, slots=True)

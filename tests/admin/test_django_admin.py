@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from celery_poison import GivenUp, Quarantine
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.apps.harness import Fleet
+from tests.cli.conftest import Console
 from tests.desk.keeping import Keeper
 from tests.django_once import configured
 
@@ -180,6 +183,56 @@ def test_SAP_7_a_group_is_decided_as_one_and_nothing_of_a_message_runs_in_the_pa
     assert [answer.status_code for answer in shown] == [200, 200, 200, 200, 200, 404, 400, 200, 200]
     assert "hunter2" not in texts[0] + texts[1]
     assert "alert(" in texts[0] and "alert(" in texts[1], "escaped, not left out"
+
+
+def test_NEW_6_a_second_person_agrees_in_django_to_what_another_asked_for_there_or_at_a_terminal(
+    assemble: Callable[..., Fleet], redis_url: str, tables: None
+) -> None:
+    links = {"Logs": "https://logs.example.com/?q={task_id}"}
+    fleet = assemble(Fleet, redis_url, poison_second_person=2, poison_links=links)
+    keeper, console = Keeper(fleet.app), Console(fleet.app)
+    everything = {"everything": "1", "q": ""}
+
+    def asked(client: Any, form: dict[str, Any]) -> str:
+        """Press Release, and then the button of the page that asks whether that is meant."""
+        page = client.post(f"{LIST}act/release/", form).content.decode()
+        sure = {"sure": "1", "mid": re.findall(r'name="mid" value="(.*?)"', page)}
+        sure |= {name: form[name] for name in everything if f'name="{name}"' in page}
+        answer: str = client.post(f"{LIST}act/release/", sure, follow=True).content.decode()
+        return answer
+
+    def two_kept() -> list[str]:
+        keeper.empty()
+        return [keeper.send_and_keep("fleet.healthy", number) for number in range(2)]
+
+    with served(fleet) as site:
+        ann, bob = site.ann(), site.visitor("bob", "view_poisonmessage", "act_poisonmessage")
+        two_kept()
+        assert "nothing is done yet" in asked(ann, everything)
+        assert "ann (django) has asked" in asked(ann, everything), "the same person"
+        seen = html.unescape(bob.get(LIST).content.decode())
+        assert "ann (django) asked for release --all (2 messages)" in seen
+        assert "by the same words: celery poison release --all --actor NAME; or here: the same act" in seen
+        assert len(fleet.quarantine.list()) == 2
+        assert "2 messages released." in asked(bob, everything)
+        assert {entry["actor"] for entry in fleet.events("released")} == {"bob (django)"}
+        assert "asked for" not in bob.get(LIST).content.decode()
+
+        two_kept()
+        console.run("release", "--filter", "task=fleet.*", "--yes", "--actor", "bob@desk", status=1)
+        assert "2 messages released." in asked(ann, {**everything, "q": "task=fleet.*"})
+
+        mids = two_kept()
+        assert "nothing is done yet" in asked(ann, {"mid": mids})
+        assert "nothing is done yet" in asked(bob, everything), "not the same"
+        assert "2 messages released." in asked(bob, {"mid": [*reversed(mids)]})
+
+        keeper.empty()
+        kept = keeper.send_and_keep("fleet.healthy", 3)
+        page = ann.get(f"{LIST}message/?id={kept}").content.decode()
+        assert f'href="https://logs.example.com/?q={fleet.quarantine.get(kept).id}"' in page
+        assert "1 message released." in asked(bob, {"mid": [kept]}), "one is no large act"
+    keeper.close()
 
 
 def test_SAP_7_while_redis_is_away_the_page_says_so_and_the_rest_of_the_admin_goes_on(

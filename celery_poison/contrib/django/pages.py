@@ -21,23 +21,29 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from celery_poison import causes
-from celery_poison.basics.text import clean, count_of, duration, when
-from celery_poison.causes import place_in
+from celery_poison.basics.text import clean, count_of, duration, span
 from celery_poison.cli.next_acts import decision
 from celery_poison.contrib.django.models import ACT, READ
+from celery_poison.contrib.django.records import LONGEST, is_editable, row_of, sections_of
 from celery_poison.desk import Quarantine, sentences
-from celery_poison.desk.decisions import IN_DJANGO, Outcome
+from celery_poison.desk.decisions import IN_DJANGO, Chosen, Outcome
 from celery_poison.desk.edits import call_of, typed_json, typing_of
-from celery_poison.desk.reading import Detail
 from celery_poison.desk.search import BadFilter, By, Filter
-from celery_poison.errors import ConfigurationError, LedgerUnavailable, MessageNotFound, PoisonError
-from celery_poison.model import MessageRecord
+from celery_poison.errors import (
+    ConfigurationError,
+    LedgerUnavailable,
+    MessageNotFound,
+    PoisonError,
+    SecondPersonNeeded,
+)
+from celery_poison.ledger.second_person import wishes
+from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 
 #: Rows of a list; messages of one act: each is named in its form; refusals that are named one by one.
 ROWS, MOST, REFUSALS = 50, 500, 10
-#: Entries of a history, and characters of a value, that are shown.
-_ENTRIES, _LONGEST = 200, 2000
+#: Requests for a second person that are shown.
+_WISHES = 20
 
 _FORCED = "even if this app has no task of that name, or its chord has expired"
 _RUN_AGAIN = "also what has begun once and must not run twice (rerun=False)"
@@ -137,7 +143,7 @@ class Pages:
             request,
             "list",
             title="Poison messages",
-            rows=[_row(record, now) for record in page.rows],
+            rows=[row_of(record, now) for record in page.rows],
             total=page.total,
             state=state.value,
             text=text,
@@ -145,6 +151,7 @@ class Pages:
             last=offset + len(page.rows),
             newer=urlencode({**asked, "offset": max(0, offset - ROWS)}) if offset and not begin else "",
             older=urlencode({**asked, "offset": left_out, "begin": begun}) if page.more else "",
+            wishes=self._wishes(now),
         )
 
     @_readable
@@ -177,12 +184,13 @@ class Pages:
             title=clean(record.task),
             mid=record.mid,
             kept=record.state == State.NDLV,
-            editable=_is_editable(detail),
+            editable=is_editable(detail),
             cause=clean(causes.short(record.cause)),
             place=clean(record.evidence.source),
             story=clean(f"{sentences.STANDING[record.state]} {detail.story}"),
             usual=decision(record) if record.state == State.NDLV and not record.sent_at else "",
-            sections=_sections(detail),
+            sections=sections_of(detail),
+            links=detail.links,
         )
 
     @_readable
@@ -202,8 +210,12 @@ class Pages:
         else:
             how = {name: True for name in VERBS[verb].choices if request.POST.get(name) == "1"}
             note = request.POST.get("note", "")
-            outcomes = getattr(quarantine, verb)(ids, actor=_actor(request), note=note, **how)
-            _tell(request, verb, outcomes)
+            try:
+                outcomes = getattr(quarantine, verb)(ids, actor=_actor(request), note=note, **how)
+            except SecondPersonNeeded as needed:
+                notes.warning(request, clean(needed))
+            else:
+                _tell(request, verb, outcomes)
         return self._back()
 
     @_readable
@@ -245,6 +257,13 @@ class Pages:
         }
         return self._shown(request, "edit", title=title, choices=choices, **values)
 
+    def _wishes(self, now: float) -> list[str]:
+        """Return what waits for a second person, in sentences."""
+        waiting = wishes(plugin_of(self._app).open_ledger())[:_WISHES]
+        return [
+            clean(f"{wish.story}. Within {span(wish.until - now)} {wish.how}")[:LONGEST] for wish in waiting
+        ]
+
     def _confirm(
         self, request: HttpRequest, quarantine: Quarantine, verb: str, ids: Sequence[str], is_cut: bool
     ) -> HttpResponse:
@@ -257,6 +276,8 @@ class Pages:
             act=VERBS[verb],
             ids=ids,
             is_cut=is_cut,
+            everything=isinstance(ids, Chosen),
+            text=_typed(request.POST),
             rows=[f"{clean(record.task)}  {clean(record.id)}" for record in sample if record],
             unnamed=max(0, len(ids) - ROWS),
         )
@@ -286,13 +307,19 @@ def _filter(text: str) -> Filter:
 
 
 def _chosen(quarantine: Quarantine, request: HttpRequest) -> tuple[list[str], bool]:
-    """Return the mids that a form names, or the newest that match ``q``; and whether there are others."""
-    ids = request.POST.getlist("mid")
-    if request.POST.get("everything") == "1":
-        where = _filter(_typed(request.POST))
+    """Return the mids that a form names, or the newest that match ``q``; and whether there are others.
+
+    Who was asked whether he is sure has seen which ones match.
+    """
+    ids, text = request.POST.getlist("mid"), _typed(request.POST)
+    everything = request.POST.get("everything") == "1"
+    if everything and not (ids and "sure" in request.POST):
+        where = _filter(text)
         matching = quarantine.finder.mids(where, State.NDLV, quarantine.finder.choose(State.NDLV, where))
         ids = [*islice(matching, MOST + 1)]
-    return ids[:MOST], len(ids) > MOST
+    if len(ids) > MOST:
+        return ids[:MOST], True
+    return Chosen.matching(ids, text) if everything else ids, False
 
 
 def _tell(request: HttpRequest, verb: str, outcomes: Sequence[Outcome]) -> None:
@@ -317,66 +344,3 @@ def _status_of(error: PoisonError) -> int:
     if isinstance(error, MessageNotFound):
         return HTTPStatus.NOT_FOUND
     return HTTPStatus.BAD_REQUEST if isinstance(error, BadFilter) else HTTPStatus.CONFLICT
-
-
-def _row(record: MessageRecord, now: float) -> dict[str, Any]:
-    since = record.quarantined_at or record.first_seen
-    return {
-        "mid": record.mid,
-        "link": urlencode({"id": record.mid}),
-        "id": clean(record.id[:8]),
-        "task": clean(record.task),
-        "cause": clean(causes.short(record.cause)),
-        "place": clean(place_in(record.evidence.source)),
-        "queue": clean(record.queue),
-        "age": duration(now - since) if since else "",
-        "arguments": clean(record.arguments[:120]),
-        "standing": record.resolution or ("died again" if record.releases else ""),
-    }
-
-
-def _is_editable(detail: Detail) -> bool:
-    if detail.stored is None or detail.record.state != State.NDLV:
-        return False
-    try:
-        call_of(detail.stored)
-    except PoisonError:
-        return False
-    return True
-
-
-def _sections(detail: Detail) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return title and rows of what is on record, without what is empty."""
-    record = detail.record
-    own = [frame for frame in record.evidence.stack if causes.is_users(frame)]
-    facts = {
-        "task id": record.id,
-        "arguments": record.arguments,
-        "queue": record.queue,
-        "counts": f"{count_of(record.deliveries, 'start')}, {count_of(record.crashes, 'death')}",
-        "worker": record.worker.partition("/")[0],
-        "size": f"{record.payload_bytes:,} bytes",
-        "first seen": when(record.first_seen),
-        "quarantined": when(record.quarantined_at),
-        "given up": f"{record.resolution} by {record.actor}: {record.note}" if record.resolution else "",
-        "changed copy": record.edited_to,
-        "stack": " ← ".join(own),
-    }
-    history = [
-        (when(int(entry["at"].partition("-")[0]) / 1000), sentences.sentence(entry))
-        for entry in detail.history[-_ENTRIES:]
-    ]
-    headers = {n: v for n, v in detail.headers.items() if n not in ("argsrepr", "kwargsrepr")}
-    sections = [
-        ("On record", [*facts.items()]),
-        *sentences.failure_rows(detail.failure),
-        ("History", history),
-        ("Headers", sorted(headers.items())),
-        ("Properties", sorted(detail.properties.items())),
-    ]
-    return [(title, rows) for title, pairs in sections if (rows := _cleaned(pairs))]
-
-
-def _cleaned(pairs: Sequence[tuple[str, Any]]) -> list[tuple[str, str]]:
-    rows = ((clean(name), value) for name, value in pairs if value not in ("", "-", None))
-    return [(name, clean(str(value)[:_LONGEST])) for name, value in rows]
