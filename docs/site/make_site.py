@@ -44,6 +44,12 @@ _FOREIGN = re.compile(
 )
 
 
+#: Widths at which the theme's menu hides, and ours: it stands beside the page from 1,200 pixels on.
+_WIDTHS = {"76.25em": "75em", "76.234375em": "74.984375em"}
+_CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
+_CODE = re.compile(r"<code>[^<]*</code>")
+
+
 class Problem(Exception):
     """The site would not be whole."""
 
@@ -124,6 +130,10 @@ def build(folder: Path) -> None:
         (pages / "api.md").write_text(api_page.page(), encoding="utf-8")
         Path(work, "zensical.toml").write_text(_configuration(), encoding="utf-8")
         _generate(work)
+        for asset in Path(work, "site", "assets").rglob("*.[cj]s*"):
+            _let_menu_stand(asset)
+        for page in Path(work, "site").rglob("*.html"):
+            page.write_text(_breakable(page.read_text("utf-8")), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(Path(work, "site"), folder)
         for page in pages.rglob("*.md"):
@@ -137,6 +147,24 @@ def _shorten_home(page: Path) -> None:
     head = page.read_text("utf-8").partition("\n## ")[0]
     film = "![The demo: healthy tasks go on, nine kinds of poison end in quarantine](demo.svg)"
     page.write_text(f"{head}\n{film}\n", encoding="utf-8")
+
+
+def _let_menu_stand(asset: Path) -> None:
+    """Have a style sheet or a script of the theme ask for our width."""
+    if asset.suffix in (".css", ".js"):
+        text = asset.read_text("utf-8")
+        for theirs, ours in _WIDTHS.items():
+            text = text.replace(theirs, ours)
+        asset.write_text(text, encoding="utf-8")
+
+
+def _breakable(page: str) -> str:
+    """Let code in the cells of tables break behind its marks, so that no narrow cell breaks its words."""
+
+    def mark(cell: re.Match[str]) -> str:
+        return _CODE.sub(lambda code: re.sub(r"(?<=[^<\W])([_./:=,-]+)(?=\w)", r"\1<wbr>", code[0]), cell[0])
+
+    return _CELL.sub(mark, page)
 
 
 def _configuration() -> str:
