@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from celery_poison.basics.text import argument, command, short
 from celery_poison.cli.command import REFUSED, app_of, json_option, open_quarantine, verb, who_options
 from celery_poison.cli.decision_verbs import say_refusals, yes_run_again
 from celery_poison.cli.output import answer, print_json, say, wants_json
@@ -72,8 +73,9 @@ def edit(ctx: click.Context, **options: Any) -> None:
         mid, args=change.args, kwargs=change.kwargs, set=change.values, queue=change.queue, **how
     )
     where = "was released" if outcome.done and not options["hold"] else "waits in quarantine"
-    line = f"edited  {outcome.id}  {outcome.task}: its changed copy {outcome.copy} {where}"
-    answer([outcome.as_dict()], *([line] if outcome.copy else ()))
+    line = f"edited  {short(outcome.id)}  {outcome.task}: its changed copy {where}, under the same id"
+    hint = f"next: {command(f'poison show {argument(short(outcome.id))}')}"
+    answer([outcome.as_dict()], *([line] if outcome.copy else ()), hint=hint if outcome.copy else "")
     if not outcome.done:
         if not wants_json():
             say_refusals([outcome])

@@ -56,7 +56,7 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
 
     DIED: the first sign of absence; with --utc the last sign of life, too. NOTICED: gone (connections
     broke), silent (no heartbeat) or frozen (connected, no heartbeat). TOOK: from the last sign of life to the
-    end of the recovery. FLAGGED: running messages that became candidates. PUT BACK: messages by queue;
+    end of the recovery. SUSPECTS: messages that were running. PUT BACK: messages by queue;
     RabbitMQ's own are not counted.
 
     \b
@@ -69,7 +69,7 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
             raise click.UsageError("write incidents, or incidents show ID")
         return _show_incident(queries, words[1])
     records = queries.incidents(limit)
-    headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
+    headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "SUSPECTS", "PUT BACK", "WORKER")
     died = {} if wants_json() else process_deaths(queries.counts())
     alone = [] if wants_json() else queries.journal(count=limit, wanted=_is_alone)[::-1]
     lines = [] if wants_json() else [_alone_line(died), _unread_line(sum(died.values()), len(alone), limit)]
@@ -134,7 +134,7 @@ def _show_incident(queries: Views, id: str) -> None:
         ("noticed", f"{clock(incident.noticed_at)}, {incident.how or 'unknown how'}"),
         ("recovery", took),
         ("put back", put_back or "nothing that is counted"),
-        ("candidates", incident.flagged or "none: no message was running"),
+        ("suspects", incident.flagged or "none: no message was running"),
     )
     print_rows(rows, "  ")
     if not timeline.is_whole(entries):

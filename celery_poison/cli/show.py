@@ -106,7 +106,7 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
         f"quarantined {clock(record.quarantined_at)}" if record.quarantined_at else "",
     )
     console.echo("")
-    print_wrapped(", ".join(filter(None, (*facts, _counts(detail)))), "", 0)
+    print_wrapped(", ".join(filter(None, (*facts, _counts(detail, "start", "death", "release")))), "", 0)
     for name, url in detail.links.items():
         console.echo(f"{name}: {url}")
     if stored is None and record.state == State.FAIL:
@@ -174,8 +174,8 @@ def _message(console: Any, app: Celery, detail: Detail, stored: StoredMessage) -
         console.echo(f"  {line}")
 
 
-def _counts(detail: Detail) -> str:
-    """Return how often it was delivered, died, and so on; what never happened is left out."""
+def _counts(detail: Detail, *which: str) -> str:
+    """Return how often it was started, died, and so on, or only of these; what never happened is left out."""
     record = detail.record
     # What is only observed counts for nothing, and has died all the same.
     seen = sum(entry.get("event") == "crashed" for entry in detail.history if entry.get("note") == "observed")
@@ -186,7 +186,8 @@ def _counts(detail: Detail) -> str:
         "failure": record.failures,
         "release": record.releases,
     }
-    return ", ".join(count_of(number, noun) for noun, number in counts.items() if number)
+    shown = ((noun, counts[noun]) for noun in which or counts)
+    return ", ".join(count_of(number, noun) for noun, number in shown if number)
 
 
 def _facts(detail: Detail) -> list[tuple[str, object]]:

@@ -94,8 +94,12 @@ _COLOURS = {Level.WELL: "green", Level.DECIDE: "yellow", Level.BROKEN: "red"}
 
 def _tell(ctx: click.Context, seen: Overview) -> None:
     console: Any = ctx.obj
-    for sentence in seen.verdict:
-        console.echo(console.style(clean(sentence), fg=_COLOURS[seen.level], bold=True))
+    first, *others = (
+        console.style(clean(sentence), fg=_COLOURS[seen.level], bold=True) for sentence in seen.verdict
+    )
+    # Whether it goes on is asked first: whatever else is said, it is said in the second line.
+    for line in (first, *_deaths_line(seen), *others):
+        console.echo(line)
     for typed in seen.next:
         console.echo(f"  {clean(typed)}")
     console.echo("")
@@ -119,17 +123,11 @@ def _lines(seen: Overview, quarantine: str) -> Iterator[tuple[str, str]]:
 
 
 def _time_lines(seen: Overview, quarantine: str) -> Iterator[tuple[str, str]]:
-    """Yield whether it goes on, who is lost, and whether the others are served.
+    """Yield who is lost, and whether the others are served.
 
     Args:
         quarantine: its name among the queues; what is in there waits for a person.
     """
-    if seen.lately.last:
-        *_, before, hour = seen.lately.by_hour
-        last = f"the last {span(seen.at - seen.lately.last)} ago"
-        lately = f"{hour} in the last hour, {before} in the one before"
-        row = f"  {sparkline(seen.lately.by_hour)} 24 h" if any(seen.lately.by_hour) else ""
-        yield "deaths", f"{last}; {lately}{row}"
     if seen.lost:
         named = [
             f"{lost.worker.partition('/')[0]} {lost.how} since {clock(lost.since)}" for lost in seen.lost
@@ -140,6 +138,19 @@ def _time_lines(seen: Overview, quarantine: str) -> Iterator[tuple[str, str]]:
     if waits or seen.ended_at:
         served = [f"a task ended {span(seen.at - seen.ended_at)} ago"] if seen.ended_at else []
         yield "served", "; ".join([*served, _waiting_line(queues)])
+
+
+def _deaths_line(seen: Overview) -> Iterator[str]:
+    """Yield whether it goes on: when a task died last, and how often lately; nothing where none ever did."""
+    if not seen.lately.last:
+        return
+    *_, before, hour = seen.lately.by_hour
+    ago = span(seen.at - seen.lately.last)
+    row = f"  {sparkline(seen.lately.by_hour)} 24 h" if any(seen.lately.by_hour) else ""
+    if hour or before:
+        yield f"the last death {ago} ago; {hour} in the last hour, {before} in the one before{row}"
+    else:
+        yield f"no death for {ago}{row}"
 
 
 def _waiting_line(queues: Sequence[Backlog]) -> str:

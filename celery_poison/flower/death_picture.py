@@ -10,17 +10,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from celery_poison.basics.text import count_of
 from celery_poison.flower import words
 from celery_poison.flower.picture import LEFT, Frame, Picture
 
-#: Days of the picture, and tasks that have a colour of their own.
-DAYS, TASKS = 14, 5
+#: Days that are looked at, and that the picture has at least; tasks that have a colour of their own.
+DAYS, FEWEST, TASKS = 14, 5, 5
 _DAY = 86_400
-#: Each with the number of days of which one has its date below.
-_PICTURES = (
-    (Frame("wide", 960, 150, top=10, bottom=24, columns=DAYS), 1),
-    (Frame("narrow", 340, 150, top=10, bottom=24, columns=DAYS), 4),
-)
+_PICTURES = (Frame("wide", 960, 150, top=10, bottom=24, columns=0), Frame("narrow", 340, 150, 10, 24, 0))
+#: Days of a narrow picture of which each has its date below; of more, one in four.
+_DATED = 5
+#: Units of a bar.
+_WIDEST = 60
 
 
 class Key(NamedTuple):
@@ -32,15 +33,16 @@ class Key(NamedTuple):
 
 
 class Deaths(NamedTuple):
-    """The pictures, and their legend, the most frequent task first."""
+    """The pictures of so many days, and their legend, the most frequent task first."""
 
     pictures: list[str]
     keys: list[Key]
     total: int
+    days: int
 
 
 def draw(deaths: Mapping[tuple[int, str], int], now: float) -> Deaths | None:
-    """Return the deaths of the last :data:`DAYS` days; None where there was none.
+    """Return the deaths of the last :data:`DAYS` days, or since the first of them; None where there was none.
 
     Args:
         deaths: (days since 1970 in UTC, task) -> number.
@@ -58,38 +60,47 @@ def draw(deaths: Mapping[tuple[int, str], int], now: float) -> Deaths | None:
     rest = totals.total() - sum(key.total for key in keys)
     keys += [Key("others", "", rest)] if rest else []
     colours = {key.task: key.colour for key in keys}
+    days = max(FEWEST, today - min(day for day, _ in shown) + 1)
     bars = Counter[tuple[int, str]]()
     for (day, task), number in shown.items():
-        bars[day - today + DAYS - 1, colours.get(task, "others")] += number
-    pictures = [_DeathsPicture(frame, bars, dated, today).draw(keys) for frame, dated in _PICTURES]
-    return Deaths(pictures, keys, totals.total())
+        bars[day - today + days - 1, colours.get(task, "others")] += number
+    frames = (frame._replace(columns=days) for frame in _PICTURES)
+    return Deaths(
+        [_DeathsPicture(frame, bars, today).draw(keys) for frame in frames], keys, totals.total(), days
+    )
 
 
 class _DeathsPicture(Picture):
-    """Args: ``frame``, ``bars``; ``dated``: one date for so many days; ``today``: days since 1970."""
+    """Args: ``frame``, ``bars``; ``today``: days since 1970."""
 
-    def __init__(self, frame: Frame, bars: Counter[tuple[int, str]], dated: int, today: int) -> None:
+    def __init__(self, frame: Frame, bars: Counter[tuple[int, str]], today: int) -> None:
         super().__init__(frame, bars)
-        self._dated, self._today = dated, today
+        self._today = today
+        #: One date for so many days.
+        self._dated = 4 if frame.name == "narrow" and frame.columns > _DATED else 1
 
     def draw(self, keys: list[Key]) -> str:
         label = (
-            f"{self.bars.total()} deaths by day and task, {self._date(0)} to {self._date(DAYS - 1)}, in UTC"
+            f"{count_of(self.bars.total(), 'death')} by day and task, {self._date(0)} to"
+            f" {self._date(self.frame.columns - 1)}, in UTC"
         )
         titles = {key.colour: words.say(key.task, 80) or "other tasks" for key in keys}
-        return self.svg(label, self._dates(), self.stacks(titles, 0.15 * self.frame.column))
+        column = self.frame.column
+        inset = max(0.15 * column, (column - _WIDEST) / 2)
+        return self.svg(label, self._dates(), self.stacks(titles, inset))
 
     def title_of(self, column: int) -> str:
         return f"{self._date(column)}: "
 
     def _date(self, column: int) -> str:
-        moment = time.gmtime((self._today - DAYS + 1 + column) * _DAY)
+        moment = time.gmtime((self._today - self.frame.columns + 1 + column) * _DAY)
         return f"{moment.tm_mday} {time.strftime('%b', moment)}"
 
     def _dates(self) -> Iterator[str]:
-        for day in range(DAYS - 1, -1, -self._dated):
+        last = self.frame.columns - 1
+        for day in range(last, -1, -self._dated):
             # The last one ends with the picture where its column is narrower than a date.
-            is_cut = day == DAYS - 1 and self._dated > 1
+            is_cut = day == last and self._dated > 1
             x, anchor = (
                 (self.frame.width, "end") if is_cut else (LEFT + (day + 0.5) * self.frame.column, "middle")
             )

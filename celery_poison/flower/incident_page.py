@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from celery_poison.basics.text import count_of
 from celery_poison.desk import sentences
 from celery_poison.desk.evidence import additions_of, died_when, sentence_of
 from celery_poison.flower import words
@@ -34,17 +35,18 @@ _VERDICTS = {
 _LATER = ("quarantined", "cleared")
 #: How a death was noticed -> the same in words for a person.
 _NOTICED = {"gone": "lost connections", "silent": "silence", "frozen": "silence, still connected"}
-#: Kind of a death -> its name in the legend; one bar stacks them in this order.
+#: Kind of a worker's death -> its name in the legend; one bar stacks them in this order.
 KINDS = {
     "worker": "worker died",
     "convicted": "worker died, message convicted",
     "open": "recovery goes on",
-    "process": "pool process died",
 }
+#: Pool processes die more often: in a picture of their own they hide no worker.
+PROCESSES = {"process": "pool process died"}
 #: Each with the intervals of its time axis.
 _PICTURES = (
-    (Frame("wide", 960, 200, top=12, bottom=26, columns=60), 6),
-    (Frame("narrow", 340, 200, top=12, bottom=26, columns=24), 2),
+    (Frame("wide", 960, 150, top=12, bottom=26, columns=60), 6),
+    (Frame("narrow", 340, 150, top=12, bottom=26, columns=24), 2),
 )
 
 
@@ -77,16 +79,26 @@ class WorkerDeath(NamedTuple):
 
 
 class IncidentsShown(NamedTuple):
-    """The content of the page; ``slowest``: seconds of the longest recovery."""
+    """The content of the page.
+
+    Attributes:
+        pictures: (legend, wide and narrow picture): of workers, and of pool processes where any has died.
+        span: one of :data:`SPANS`.
+        slowest: seconds of the longest recovery.
+    """
 
     deaths: list[WorkerDeath]
     processes: int
-    pictures: list[str]
+    pictures: list[tuple[Mapping[str, str], list[str]]]
+    span: str
     slowest: float | None
 
 
 def read(ledger: AsyncLedger, word: str) -> IncidentsShown:
     """Read the newest incidents, and what the journal says of them.
+
+    Args:
+        word: one of :data:`SPANS`; anything else: the shortest that holds all deaths.
 
     Raises:
         LedgerUnavailable: Redis is away.
@@ -98,9 +110,20 @@ def read(ledger: AsyncLedger, word: str) -> IncidentsShown:
     deaths = [_death(incident, judged) for incident in queries.incidents(INCIDENTS_SHOWN)]
     alone = [words.at(entry) for entry in journal if entry["event"] == "crashed" and not entry["incident"]]
     marks = [(death.incident.died_at or 0.0, death.kind) for death in deaths]
-    marks += [(moment, "process") for moment in alone]
+    processes = [(moment, "process") for moment in alone]
+    span = word if word in SPANS else shortest([at for at, _ in (*marks, *processes)], now)
+    pictures: list[tuple[Mapping[str, str], list[str]]] = [(KINDS, draw(KINDS, marks, now - SPANS[span], now))]
+    if processes:
+        pictures.append((PROCESSES, draw(PROCESSES, processes, now - SPANS[span], now)))
     took = [death.incident.took for death in deaths if death.incident.took is not None]
-    return IncidentsShown(deaths, len(alone), draw(marks, now - SPANS[word], now), max(took, default=None))
+    return IncidentsShown(deaths, len(alone), pictures, span, max(took, default=None))
+
+
+def shortest(moments: Sequence[float], now: float) -> str:
+    """Return the shortest span that holds all of these moments, else the longest; a day where there are none."""
+    if not moments:
+        return "24h"
+    return next((word for word, span in SPANS.items() if now - min(moments) < span), [*SPANS][-1])
 
 
 def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDeath:
@@ -131,10 +154,12 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDea
 # --- the picture -------------------------------------------------------------------------------
 
 
-def draw(marks: Sequence[tuple[float, str]], since: float, now: float) -> list[str]:
+def draw(
+    kinds: Mapping[str, str], marks: Sequence[tuple[float, str]], since: float, now: float
+) -> list[str]:
     """Return pictures of the deaths, each (moment, kind), between two moments: wide, and for a phone."""
     shown = [mark for mark in marks if mark[0] >= since]
-    return [_IncidentsPicture(frame, ticks, shown, since, now).draw() for frame, ticks in _PICTURES]
+    return [_IncidentsPicture(frame, ticks, shown, since, now).draw(kinds) for frame, ticks in _PICTURES]
 
 
 class _IncidentsPicture(Picture):
@@ -147,10 +172,10 @@ class _IncidentsPicture(Picture):
         super().__init__(frame, Counter((min(last, int((at - since) * share)), kind) for at, kind in marks))
         self._ticks, self._since, self._now = ticks, since, now
 
-    def draw(self) -> str:
+    def draw(self, kinds: Mapping[str, str]) -> str:
         between = f"{self._clock(self._since)} and {self._clock(self._now)}"
         return self.svg(
-            f"{self.bars.total()} deaths between {between}", self._times(), self.stacks(KINDS, inset=1)
+            f"{count_of(self.bars.total(), 'death')} between {between}", self._times(), self.stacks(kinds, inset=1)
         )
 
     def _times(self) -> Iterator[str]:

@@ -196,12 +196,11 @@ class IncidentsPage(Page):
     async def get(self) -> None:
         await self.ledger.look()
         error, seen = "", None
-        span = self.asked("span") if self.asked("span") in incident_page.SPANS else "24h"
         try:
-            seen = await self.ledger.ask(partial(incident_page.read, self.ledger, span))
+            seen = await self.ledger.ask(partial(incident_page.read, self.ledger, self.asked("span")))
         except PoisonError as trouble:
             error = self.fail_with(trouble)
-        self.show("poison-incidents.html", seen=seen, span=span, spans=incident_page.SPANS, error=error)
+        self.show("poison-incidents.html", seen=seen, spans=incident_page.SPANS, error=error)
 
 
 class IncidentPage(Page):

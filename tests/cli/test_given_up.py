@@ -129,7 +129,8 @@ def test_an_edit_that_is_held_waits_for_a_release(console: Console, keeper: Keep
     mid = keeper.send_and_keep("fleet.healthy", 1, kwargs={"seconds": 0.5})
     result = console.run("edit", mid, "--set", "seconds=1", "--hold")
     (copy,) = fleet.quarantine.list()
-    assert f"its changed copy {copy.mid} waits in quarantine" in result.stdout
+    assert "its changed copy waits in quarantine, under the same id" in result.stdout
+    assert f"poison show {copy.id[:8]}" in result.stderr
     assert copy.arguments == "1, seconds=1"
     assert console.json("release", copy.mid)[0]["done"]
 

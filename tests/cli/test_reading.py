@@ -19,7 +19,7 @@ from kombu.compression import compress
 
 from celery_poison.causes import Evidence
 from celery_poison.cli.celery_command import poison
-from celery_poison.cli.status import _time_lines
+from celery_poison.cli.status import _deaths_line, _time_lines
 from celery_poison.desk.queues import Backlog
 from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.extensions.proposals.proposal import ProposedRule, sheet
@@ -322,13 +322,14 @@ def test_NEW_14_status_says_whether_it_goes_on_whether_others_are_served_and_no_
     console: Console, keeper: Keeper, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = console.out("status")
-    assert not {"deaths", "lost", "served", "quarantine"} & {
-        line.split(" ")[0] for line in empty.splitlines()
-    }
+    assert not {"lost", "served", "quarantine"} & {line.split(" ")[0] for line in empty.splitlines()}
+    assert "death" not in empty
     keeper.send_and_keep("fleet.healthy", 1)
     fleet.app.send_task("fleet.healthy", [2])
-    rows = dict(line.split(maxsplit=1) for line in console.out("status").splitlines() if " " in line)
-    assert rows["deaths"].endswith(f"; 2 in the last hour, 0 in the one before  {'▁' * 23}█ 24 h")
+    lines = console.out("status").splitlines()
+    rows = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    lately = f"2 in the last hour, 0 in the one before  {'▁' * 23}█ 24 h"
+    assert re.fullmatch(rf"the last death \d+ s ago; {lately}", lines[1]), "whether it goes on"
     assert rows["served"] == "waiting: 1 in celery", "no worker lives, and its app knows the queue"
     assert console.json("status")["lately"]["by_hour"] == [*[0] * 23, 2]
     assert console.json("status", "--check", status=2)["queues"] == [], "a probe has nothing counted"
@@ -360,12 +361,24 @@ def test_NEW_14_nothing_waits_only_where_all_was_counted_and_what_waits_for_a_pe
     waiting: dict[str, int | None], served: str
 ) -> None:
     queues = [Backlog(queue, number, 0, 0, None) for queue, number in waiting.items()]
-    seen: Any = SimpleNamespace(
-        at=9.0, ended_at=4.0, lost=[], queues=queues, lately=SimpleNamespace(last=None)
-    )
+    seen: Any = SimpleNamespace(at=9.0, ended_at=4.0, lost=[], queues=queues)
     assert dict(_time_lines(seen, "mine.quarantine")) == {"served": f"a task ended 5 s ago; {served}"}
     seen.ended_at = None
     assert bool([*_time_lines(seen, "mine.quarantine")]) == served.startswith("waiting")
+
+
+def test_NEW_14_whether_tasks_still_die_is_said_in_words_that_fit_the_hours() -> None:
+    def line(ago: float | None, **deaths: int) -> list[str]:
+        by_hour = [deaths.get(f"h{back}", 0) for back in range(23, -1, -1)]
+        lately = SimpleNamespace(last=None if ago is None else 100_000 - ago, by_hour=by_hour)
+        return [*_deaths_line(SimpleNamespace(at=100_000.0, lately=lately))]  # type: ignore[arg-type]
+
+    assert line(None) == []
+    assert line(95.0, h0=3, h1=1) == [
+        f"the last death 2 min ago; 3 in the last hour, 1 in the one before  {'▁' * 22}▃█ 24 h"
+    ]
+    assert line(9000.0, h2=1) == [f"no death for 2 h  {'▁' * 21}█▁▁ 24 h"]
+    assert line(99_000.0) == ["no death for 1 d"]
 
 
 def test_NEW_7_status_says_that_a_proposal_of_the_pipeline_waits(console: Console, keeper: Keeper) -> None:

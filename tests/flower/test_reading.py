@@ -311,6 +311,11 @@ def test_a_suspect_that_died_on_trial_is_convicted_where_its_workers_death_is_to
     verdicts = {suspect.task: suspect.verdict for suspect in death.suspects}
     assert verdicts == {"fleet.kill_main": "convicted", "fleet.healthy": "cleared", "fleet.slow": "suspected"}
     assert death.noticed == "silence"
+    # One was killed in a cell, which is a process: it stands in a picture of its own, and hides no worker.
+    assert [[*legend] for legend, _ in seen.pictures] == [[*incident_page.KINDS], ["process"]]
+    of_workers, of_processes = (pictures[0] for _, pictures in seen.pictures)
+    assert "1 death between" in of_workers and 'class="bar process"' not in of_workers
+    assert 'class="bar process"' in of_processes
 
 
 def test_a_page_behind_the_last_one_does_not_say_that_the_quarantine_is_empty(

@@ -60,7 +60,7 @@ POISONED = {
 }
 HALF_FROZEN = {
     "ready": f"celery poison: not ready: {FROZEN}",
-    "incidents": "INCIDENT +DIED +NOTICED +TOOK +CAUSE +FLAGGED +PUT BACK +WORKER",
+    "incidents": "INCIDENT +DIED +NOTICED +TOOK +CAUSE +SUSPECTS +PUT BACK +WORKER",
 }
 
 
@@ -90,6 +90,7 @@ def test_NEW_25_the_first_line_of_each_command_is_true_of_each_fleet(
         site.await_that(lambda: bool(console.json("list")), "the poison is convicted")
         (record,) = console.json("list")
         _check(console, EMPTY | WELL | POISONED, record["id"])
+        assert console.out("status").splitlines()[1].startswith("the last death "), "does it go on?"
         with frozen(*w1.session_pids()):
             site.await_that(
                 lambda: "frozen" in {row["condition"] for row in console.json("workers")}, "it is missed"
