@@ -123,7 +123,7 @@ def _lines(seen: Overview, quarantine: str) -> Iterator[tuple[str, str]]:
 
 
 def _time_lines(seen: Overview, quarantine: str) -> Iterator[tuple[str, str]]:
-    """Yield who is lost, and whether the others are served.
+    """Yield the workers that are lost, and whether the others are served.
 
     Args:
         quarantine: its name among the queues; what is in there waits for a person.

@@ -112,7 +112,9 @@ def read(ledger: AsyncLedger, word: str) -> IncidentsShown:
     marks = [(death.incident.died_at or 0.0, death.kind) for death in deaths]
     processes = [(moment, "process") for moment in alone]
     span = word if word in SPANS else shortest([at for at, _ in (*marks, *processes)], now)
-    pictures: list[tuple[Mapping[str, str], list[str]]] = [(KINDS, draw(KINDS, marks, now - SPANS[span], now))]
+    pictures: list[tuple[Mapping[str, str], list[str]]] = [
+        (KINDS, draw(KINDS, marks, now - SPANS[span], now))
+    ]
     if processes:
         pictures.append((PROCESSES, draw(PROCESSES, processes, now - SPANS[span], now)))
     took = [death.incident.took for death in deaths if death.incident.took is not None]
@@ -120,7 +122,7 @@ def read(ledger: AsyncLedger, word: str) -> IncidentsShown:
 
 
 def shortest(moments: Sequence[float], now: float) -> str:
-    """Return the shortest span that holds all of these moments, else the longest; a day where there are none."""
+    """Return the shortest span that holds all of these moments, else the longest; a day for none."""
     if not moments:
         return "24h"
     return next((word for word, span in SPANS.items() if now - min(moments) < span), [*SPANS][-1])
@@ -154,9 +156,7 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDea
 # --- the picture -------------------------------------------------------------------------------
 
 
-def draw(
-    kinds: Mapping[str, str], marks: Sequence[tuple[float, str]], since: float, now: float
-) -> list[str]:
+def draw(kinds: Mapping[str, str], marks: Sequence[tuple[float, str]], since: float, now: float) -> list[str]:
     """Return pictures of the deaths, each (moment, kind), between two moments: wide, and for a phone."""
     shown = [mark for mark in marks if mark[0] >= since]
     return [_IncidentsPicture(frame, ticks, shown, since, now).draw(kinds) for frame, ticks in _PICTURES]
@@ -175,7 +175,9 @@ class _IncidentsPicture(Picture):
     def draw(self, kinds: Mapping[str, str]) -> str:
         between = f"{self._clock(self._since)} and {self._clock(self._now)}"
         return self.svg(
-            f"{count_of(self.bars.total(), 'death')} between {between}", self._times(), self.stacks(kinds, inset=1)
+            f"{count_of(self.bars.total(), 'death')} between {between}",
+            self._times(),
+            self.stacks(kinds, inset=1),
         )
 
     def _times(self) -> Iterator[str]:

@@ -52,11 +52,11 @@ FIELDS: Final[Mapping[str, Callable[[MessageRecord], str]]] = {
 
 def links_of(templates: Mapping[str, str] | None, record: MessageRecord) -> dict[str, str]:
     """Return name -> URL for a message; a link that lacks a value is left out."""
-    filled = {name: _filled(template, record) for name, template in (templates or {}).items()}
+    filled = {name: _fill(template, record) for name, template in (templates or {}).items()}
     return {name: url for name, url in filled.items() if url}
 
 
-def _filled(template: str, record: MessageRecord) -> str:
+def _fill(template: str, record: MessageRecord) -> str:
     url = ""
     for text, field, *_ in Formatter().parse(template):
         url += text

@@ -208,7 +208,7 @@ def test_NEW_6_a_second_person_agrees_in_django_to_what_another_asked_for_there_
     with served(fleet) as site:
         ann, bob = site.ann(), site.visitor("bob", "view_poisonmessage", "act_poisonmessage")
         two_kept()
-        assert "nothing is done yet" in asked(ann, everything)
+        assert "othing is done yet" in asked(ann, everything)
         assert "ann (django) has asked" in asked(ann, everything), "the same person"
         seen = html.unescape(bob.get(LIST).content.decode())
         assert "ann (django) asked for release --all (2 messages)" in seen
@@ -223,8 +223,8 @@ def test_NEW_6_a_second_person_agrees_in_django_to_what_another_asked_for_there_
         assert "2 messages released." in asked(ann, {**everything, "q": "task=fleet.*"})
 
         mids = two_kept()
-        assert "nothing is done yet" in asked(ann, {"mid": mids})
-        assert "nothing is done yet" in asked(bob, everything), "not the same"
+        assert "othing is done yet" in asked(ann, {"mid": mids})
+        assert "othing is done yet" in asked(bob, everything), "not the same"
         assert "2 messages released." in asked(bob, {"mid": [*reversed(mids)]})
 
         keeper.empty()

@@ -25,7 +25,12 @@ def bars(picture: str) -> list[tuple[str, str]]:
 
 def test_the_chart_stacks_the_deaths_of_each_day_by_task_and_gives_the_frequent_ones_a_colour() -> None:
     counted = {(TODAY - number, f"shop.t{number}"): 10 - number for number in range(7)}
-    counted |= {(TODAY, ""): 2, (TODAY - 13, ""): 1, (TODAY - 14, "shop.old"): 99, (TODAY + 1, "shop.later"): 99}
+    counted |= {
+        (TODAY, ""): 2,
+        (TODAY - 13, ""): 1,
+        (TODAY - 14, "shop.old"): 99,
+        (TODAY + 1, "shop.later"): 99,
+    }
     drawn = death_picture.draw(counted, NOW)
     assert drawn is not None and drawn.total == sum(range(4, 11)) + 2 + 1
     named = [(f"task{number}", f"shop.t{number}", 10 - number) for number in range(5)]

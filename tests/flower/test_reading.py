@@ -214,7 +214,7 @@ def test_a_failure_is_decided_above_its_traceback_which_begins_at_the_users_code
 def test_NEW_14_a_message_has_its_links_to_logs_on_its_page_in_show_and_in_the_answer_to_a_program(
     serve: Serve, new_fleet: Callable[..., Fleet], redis_url: str
 ) -> None:
-    links = {"Logs": "https://logs.example.com/?q={task_id}&to={to}", "Host": "https://x/{host}"}
+    links = {"Logs": "https://logs.example.com/?q={task_id}&to={to}"}
     fleet = new_fleet(redis_url, poison_links=links)
     keeper = Keeper(fleet.app)
     fleet.app.send_task("fleet.healthy", (1,), task_id='"><b>')

@@ -49,6 +49,17 @@ def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
         Settings.from_conf({"poison_zzzzzzzz": 3})
 
 
+#: What is no address on the web, has a field in its host, a password, or a field that there is not.
+_NO_LINKS = (
+    *(None, "", "javascript:alert({task_id})", "ftp://x/", "//x/{task_id}", "https://", "https:///x"),
+    *("https://{task}.example.com/", "https://x{task_id}/", "{task_id}", "https://{{x}}/"),
+    *("https://ann:s3cret@x/{task_id}", "https://x/ {task_id}", "https://x/\u202e", "https://x/\n"),
+    *("https://x/{taskid}", "https://x/{}", "https://x/{0}", "https://x/{task_id.x}", "https://x/{mid}"),
+    *("https://x/{task_id!r}", "https://x/{task_id:>9}", "https://x/{task_id", "https://x/}"),
+    "https://x/{task:{cause}}",
+)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -86,17 +97,7 @@ def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
         ("poison_second_person", 1),
         ("poison_links", "https://logs.example.com/?q={task_id}"),
         ("poison_links", {"": "https://logs.example.com/?q={task_id}"}),
-        *(
-            ("poison_links", {"Logs": url})
-            for url in (
-                *(None, "", "javascript:alert({task_id})", "ftp://x/", "//x/{task_id}", "https://", "https:///x"),
-                *("https://{task}.example.com/", "https://x{task_id}/", "{task_id}", "https://{{x}}/"),
-                *("https://ann:s3cret@x/{task_id}", "https://x/ {task_id}", "https://x/\u202e", "https://x/\n"),
-                *("https://x/{taskid}", "https://x/{}", "https://x/{0}", "https://x/{task_id.x}", "https://x/{mid}"),
-                *("https://x/{task_id!r}", "https://x/{task_id:>9}", "https://x/{task_id", "https://x/}"),
-                "https://x/{task:{cause}}",
-            )
-        ),
+        *(("poison_links", {"Logs": url}) for url in _NO_LINKS),
     ],
 )
 def test_an_impossible_value_is_refused_with_setting_and_cure(name: str, value: Any) -> None:

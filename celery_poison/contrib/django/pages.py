@@ -258,7 +258,7 @@ class Pages:
         return self._shown(request, "edit", title=title, choices=choices, **values)
 
     def _wishes(self, now: float) -> list[str]:
-        """Return what waits for a second person, in sentences."""
+        """Return the requests for a second person, in sentences."""
         waiting = wishes(plugin_of(self._app).open_ledger())[:_WISHES]
         return [
             clean(f"{wish.story}. Within {span(wish.until - now)} {wish.how}")[:LONGEST] for wish in waiting

@@ -1,4 +1,4 @@
-"""What Django's admin shows of a record: a row of the list, and the sections of its page."""
+"""A record in Django's admin: a row of the list, and the sections of its page."""
 
 from __future__ import annotations
 
