@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar, TypeVarTuple
 
-from celery_poison.basics.parts import Helper, Hold, Panel, Round, Service
+from celery_poison.basics.parts import Helper, Hold, Panel, Postponed, Round, Service
 from celery_poison.basics.rooms import EXTENSIONS
 from celery_poison.broker.capture import Outgoing, Sink
 from celery_poison.causes import Evidence
@@ -88,6 +88,13 @@ class Extension:
         """Return an iterator over the rows of a loop of a run, which is followed; None: it is not."""
         return None
 
+    def postponing(self, site: Any, message: Any, task: str, queue: str) -> Iterable[Postponed]:
+        """Return what becomes of a message whose task is not known here; the first counts.
+
+        It may wait for Redis. What the message's headers get here, it brings along when it comes back.
+        """
+        return ()
+
     def unknown_task(self, message: Any, identity: Any, queue: str, reason: str) -> None:
         """Hear that a task is not known here whose message is in quarantine now; it may wait for Redis."""
 
@@ -114,6 +121,10 @@ class Extension:
 
     def acts(self, store: Any) -> Iterable[object]:
         """Return objects whose public methods ``Quarantine`` gets, too; ``store``: ``desk.store.Store``."""
+        return ()
+
+    def facts(self, site: Any) -> Iterable[tuple[str, str]]:
+        """Return facts that stand in a worker's record beside the core's; asked once, when it starts."""
         return ()
 
     def helpers(self, site: Any) -> Iterable[Helper]:
@@ -164,6 +175,7 @@ class Extensions:
         self.blockade, self.acts = bind(Extension.blockade), bind(Extension.acts)
         self.rounds, self.panel = bind(Extension.rounds), bind(Extension.panel)
         self.helpers, self.services = bind(Extension.helpers), bind(Extension.services)
+        self.facts, self.postponing = bind(Extension.facts), bind(Extension.postponing)
         self.testify, self.following = bind(Extension.testify), bind(Extension.following)
 
     @classmethod

@@ -29,7 +29,10 @@ VERDICT = "poison_verdict"
 #: On a message that was sent from the outbox: its number there.
 OUTBOX = "poison_outbox"
 
-OURS = (MID, SENT, RELEASE, MARK, PARK, TRIAL, EDITED, FAILURES, VERDICT, OUTBOX)
+#: On a copy that was parked since a worker did not know its task: when one first did not, in milliseconds.
+UNKNOWN_SINCE = "poison_unknown_since"
+
+OURS = (MID, SENT, RELEASE, MARK, PARK, TRIAL, EDITED, FAILURES, VERDICT, OUTBOX, UNKNOWN_SINCE)
 
 
 #: Characters of an id or a name that are kept.

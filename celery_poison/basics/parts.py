@@ -27,6 +27,18 @@ class Round(NamedTuple):
     key: str = ""
 
 
+class Postponed(NamedTuple):
+    """What becomes of a message whose task its worker does not know.
+
+    Attributes:
+        pause: seconds after which it goes back to its queue; 0: it goes to quarantine.
+        note: why, for the journal; or who knows its task, for the reason in quarantine.
+    """
+
+    pause: float
+    note: str
+
+
 class Panel(NamedTuple):
     """An extension's panel in an overview (``status``, Flower).
 

@@ -23,7 +23,7 @@ from celery_poison.desk.lookup import Lookup
 from celery_poison.desk.owner import default_actor, refuse_to_run_again
 from celery_poison.desk.store import Store
 from celery_poison.errors import IllegalTransition
-from celery_poison.headers import EDITED, MARK, MID, PARK, RELEASE, TRIAL
+from celery_poison.headers import EDITED, MARK, MID, PARK, RELEASE, TRIAL, UNKNOWN_SINCE
 from celery_poison.keep.arguments import arguments, fingerprint_of_copy, shown_of_copy
 from celery_poison.keep.body import BodyRefused, json_of
 from celery_poison.keep.stored_message import fields_of, sent_to, stored_message
@@ -32,7 +32,7 @@ from celery_poison.policy import Policy
 from celery_poison.states import State
 
 #: What was true of the original's copies in queues, and is not of its changed copy.
-_STALE = (RELEASE, MARK, PARK, TRIAL)
+_STALE = (RELEASE, MARK, PARK, TRIAL, UNKNOWN_SINCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

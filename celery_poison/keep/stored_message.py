@@ -18,7 +18,18 @@ from celery_poison.broker.port import NoAnswer, NotPublished, Parcel
 from celery_poison.broker.publish import Publisher
 from celery_poison.broker.sealed import ITEM
 from celery_poison.errors import PoisonError
-from celery_poison.headers import EDITED, FAILURES, MARK, OURS, PARK, RELEASE, TRIAL, identify, shown
+from celery_poison.headers import (
+    EDITED,
+    FAILURES,
+    MARK,
+    OURS,
+    PARK,
+    RELEASE,
+    TRIAL,
+    UNKNOWN_SINCE,
+    identify,
+    shown,
+)
 from celery_poison.keep.arguments import original_of
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.rules.failures import KeptFailure, carried_by_release
@@ -31,6 +42,8 @@ _CANVAS_1 = ("chord", "errbacks", "group", "group_index")
 _WORD = 255
 #: Headers that a copy may have and its original had not.
 _NOT_OF_THE_ORIGINAL = (*OURS, "redelivered", "x-delivery-count", "x-acquired-count")
+#: Headers that a released copy has no more.
+_OF_ONE_COPY = (MARK, PARK, TRIAL, UNKNOWN_SINCE)
 #: What is packed of a message beside its body.
 _PACKED = ("content_type", "content_encoding", "headers", "properties")
 #: Celery's header of the time after which workers discard a message, and RabbitMQ's time to live.
@@ -247,7 +260,7 @@ def parcel_of(stored: StoredMessage, queue: str, release: int) -> Parcel:
     """
     if stored.content_type == ITEM:
         raise PublishRefused("no worker can read this: look at it with `show --raw`, and discard it")
-    foreign = {name: value for name, value in stored.headers.items() if name not in (MARK, PARK, TRIAL)}
+    foreign = {name: value for name, value in stored.headers.items() if name not in _OF_ONE_COPY}
     return Parcel(stored, queue, {**foreign, RELEASE: release})
 
 

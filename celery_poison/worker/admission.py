@@ -97,10 +97,11 @@ class Admission:
             return self.background.do(partial(self._ask_first, delivery))
         limit = delivery.policy.max_payload_bytes
         if delivery.look or delivery.blocked or delivery.paused or limit is not None:
-            return self._judge_soon(delivery)
+            return self.judge_soon(delivery)
         return self.let_in(delivery)
 
-    def _judge_soon(self, delivery: Delivery) -> None:
+    def judge_soon(self, delivery: Delivery) -> None:
+        """Have it looked up, and let in only if nothing stands against that."""
         self.background.do_together(self.judge, delivery, partial(self._ledger_away, delivery))
 
     def _is_guarded(self, message: Any) -> bool:
@@ -269,7 +270,9 @@ class Admission:
             case Action.DROP:
                 self.ledger.messages.duplicate(delivery.mid, start, reason=verdict.reason)
                 self._acknowledge(delivery)
-            case Action.QUARANTINE:
+            case Action.QUARANTINE if (
+                delivery.postponed is None
+            ):  # else who knows its task judges by its limits
                 self._quarantine(delivery, verdict)
             case _ if (turn := self._waiting.turn_of(delivery, verdict)) is Turn.PARK:
                 self._waiting.park_freely(delivery, recorded, delivery.start)
@@ -320,7 +323,7 @@ class Admission:
         first = delivery.start
         delivery.blocked = self._rule_under_mark(delivery)
         if delivery.blocked:
-            self._judge_soon(delivery)
+            self.judge_soon(delivery)
             return
         self.recorder.unmark(delivery.mid)
         delivery.start = first
@@ -363,7 +366,7 @@ class Admission:
             return
         if self._is_doubtful(delivery):
             # It stood still since its claim: its mark would replace the entry of who has the message now.
-            self._judge_soon(delivery)
+            self.judge_soon(delivery)
             return
         message = delivery.message
         message.poison = delivery
@@ -391,6 +394,6 @@ class Admission:
                 self._quarantine(delivery, verdict)
             except StaleDelivery:  # it has a newer start: what becomes of this copy is judged again
                 delivery.start = delivery.start.in_phase(Phase.CLAIMED)
-                self._judge_soon(delivery)
+                self.judge_soon(delivery)
 
         self.background.do(keep)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_poison import causes
+from celery_poison.basics.parts import Postponed
 from celery_poison.decide import Facts
 from celery_poison.headers import FAILURES, MARK, MID, OURS, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
 from celery_poison.ledger.messages import MessageState
@@ -49,6 +50,7 @@ class Delivery:
         released: a person released this task id, and no rule stands against it.
         has_run: a run of this very message has begun before, and was cut off.
         is_asked_twice: an end of it, or of its equal, was found, and is looked at again.
+        postponed: its task is not known here: unless it has ended, it is parked for that pause.
     """
 
     message: Any
@@ -73,6 +75,7 @@ class Delivery:
     has_run: bool = False
     is_asked_twice: bool = False
     overtaken: tuple[str, bytes] | None = None
+    postponed: Postponed | None = None
 
     def limits(self, *, trials: bool = True) -> Limits:
         policy = self.policy

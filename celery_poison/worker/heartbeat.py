@@ -126,6 +126,7 @@ class WorkerFacts:
             "guarded_tasks": plugin.guarded,
             "unguarded_tasks": ",".join(plugin.unguarded[:NAMED]),
             "observed_tasks": ",".join(plugin.observed[:NAMED]),
+            **dict(gather(site.extensions.facts, site.complain, site)),
         }
 
     def now(self) -> dict[str, str | int]:

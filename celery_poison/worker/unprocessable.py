@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from traceback import walk_tb
 from types import CodeType
@@ -49,7 +49,12 @@ Drop = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One message that no task takes; ``epoch`` is the number of the broker connection it came by."""
+    """One message that no task takes.
+
+    Attributes:
+        epoch: number of the broker connection it came by.
+        note: more about its reason.
+    """
 
     message: Any
     identity: Identity
@@ -58,12 +63,13 @@ class _Case:
     error: BaseException | None
     drop: Drop
     epoch: int
+    note: str = ""
 
     @property
     def reason(self) -> str:
         what = causes.describe(self.cause)
         if self.cause == causes.UNKNOWN_TASK:
-            return f"{what}: {clean(self.identity.task)}"
+            return f"{what}: {clean(self.identity.task)}{self.note}"
         packed = self.message.headers.get("compression") if self.cause == causes.UNDECODABLE else None
         how = "" if packed is None else f", compressed ({str(packed)[:40]})"
         return clean(f"{what}{_described(self.error)}{how}")[:_LENGTH]
@@ -101,12 +107,16 @@ class Unprocessable:
     Attributes:
         handler: Celery's own ``on_task_received``, for the present connection.
         past: the code that each request of Celery's passes: an error behind that tells of no message.
+        postpone: :class:`.Postponing`.
     """
 
     site: Site
     writer: QuarantineWriter
     handler: Callable[[Any], Any] = field(init=False)
     past: CodeType | None = field(default=None, init=False)
+    postpone: Callable[[Any, Identity, Start, int], str | None] = field(
+        default=lambda *message: "", init=False
+    )
 
     def hook_into(self, consumer: Any) -> None:
         """Stand in for the consumer's own methods, before it makes its task handler."""
@@ -308,6 +318,11 @@ class Unprocessable:
             return  # the broker delivers it again
         is_kept, limit = False, self.site.settings.keep_unprocessable
         try:
+            if case.cause == causes.UNKNOWN_TASK:
+                note = self.postpone(case.message, case.identity, case.start, case.epoch)
+                if note is None:
+                    return
+                case = replace(case, note=note)
             self.writer.keep(case.message, case.start, case.identity, case.cause, case.reason, limit)
             if isinstance(case.message, Sealed):
                 case.message.mark_stored()

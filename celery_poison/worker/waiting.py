@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from celery_poison.basics.parts import Asked, Hold, Turn
 from celery_poison.cells.pool import Cells
@@ -52,6 +53,8 @@ class Waiting:
         self._park(delivery, recorded.raw, delivery.start)
 
     def _is_paused(self, delivery: Delivery) -> bool:
+        if delivery.postponed is not None:
+            return True
         if delivery.paused and delivery.park:  # the monitor published it: it may know better
             task = delivery.start.task
             delivery.paused = any(hold.parks(task, as_of_now=True) for hold in self.holds)
@@ -89,7 +92,9 @@ class Waiting:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
         stored, park = pack(original(delivery.message)), self.site.ledger.parking.park
         try:
-            words = {"number": delivery.park, "limit_bytes": most_parked(self.site)}
+            words: dict[str, Any] = {"number": delivery.park, "limit_bytes": most_parked(self.site)}
+            if delivery.postponed is not None:
+                words |= delivery.postponed._asdict()
             if not park(delivery.mid, seen, start, parcel=stored, **words):
                 raise Retry(0.0 if delivery.is_unique else PATIENCE)
         except LedgerFull as error:  # it stays with the broker, whose it is until then

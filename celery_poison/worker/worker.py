@@ -38,6 +38,7 @@ from celery_poison.worker.opening import Opening
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.plans import Plans
 from celery_poison.worker.pool_processes import Exits
+from celery_poison.worker.postponing import Postponing
 from celery_poison.worker.pulse_thread import WorkerPulse
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.recorder import Recorder
@@ -228,6 +229,7 @@ class GuardedWorker:
             lease=self.lease,
             broadcasts=self.broadcasts,
         )
+        self.unprocessable.postpone = Postponing(self._site, self.broadcasts, admission.judge_soon)
         self.road = Road(
             site=self._site,
             opening=Opening(self._site, admission, self.quarantine_writer),

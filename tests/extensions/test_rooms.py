@@ -26,6 +26,7 @@ WORDS = {
     "items": "items?_(key|is)|progress_of",
     "telling": "(?<!_)telling",
     "repro": "repro",
+    "rollout": "rollout",
 }
 #: What is left. This list may only become shorter.
 LEFT = {

@@ -13,6 +13,7 @@
 -- ARGV[6] parcel  the original message
 -- ARGV[7] limit_bytes  of what is parked; '' for none
 -- ARGV[8] pause_ms  for which it stays at least, 0 for none
+-- ARGV[9] note    why it is parked; '' for as the others say
 -- RETURNS OK | KEPT (a copy is parked already, one is enough) | HELD (there is no room) | CONFLICT (look again, or that one is no copy)
 -- JOURNALS parked
 local raw = redis.call('HGET', KEYS[1], ARGV[2]) or ''
@@ -35,7 +36,7 @@ if p and p.state == 'waiting' and not is_back then
 end
 if not has_room(KEYS[4], #ARGV[6], ARGV[7]) then return {'HELD'} end
 local e = start_of(ARGV[4])
-local why = pause > 0 and 'until it is due' or e.alone ~= 0 and 'for its trial' or 'its task is paused'
+local why = ARGV[9] ~= '' and ARGV[9] or pause > 0 and 'until it is due' or e.alone ~= 0 and 'for its trial' or 'its task is paused'
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(p), e))
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[6])
 -- What an earlier parking of it waited for holds it up no more.

@@ -1,0 +1,87 @@
+"""The names of the tasks that workers know: one set in the ledger for each digest of them.
+
+A worker's record names its digest, so that no heartbeat grows. A set that no worker names expires.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+
+from celery_poison.basics.text import decoded
+from celery_poison.extensions.rollout.waiting import Knowers, sort_out
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.fleet_model import WorkerRecord
+from celery_poison.ledger.writer import command
+
+#: The key of the sets, and the field of a worker's record.
+KEY, FIELD = "task_names", "tasks"
+#: Seconds for which a set is kept, and after which a worker writes it again.
+KEPT, AGAIN = 3600, 300.0
+#: Seconds for which an answer is believed.
+FRESH = 1.0
+
+
+def digest_of(names: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
+
+
+class Writing:
+    """Writes the names of one worker's tasks, in its heartbeat thread."""
+
+    def __init__(self, ledger: Ledger, names: Iterable[str]) -> None:
+        names = sorted(names)
+        key = ledger.keys.of(KEY, digest_of(names)).encode()
+        add = command(b"SADD", key, *(name.encode() for name in names))
+        self._commands = add + command(b"EXPIRE", key, b"%d" % KEPT)
+        self._due = float("-inf")
+
+    def __call__(self, send: Callable[[bytes], bool]) -> float:
+        """Write them if that is due; return the seconds until then."""
+        if time.monotonic() >= self._due and send(self._commands):
+            self._due = time.monotonic() + AGAIN
+        return AGAIN
+
+
+class TaskNames:
+    """Reads which living workers know a task, once a second at most."""
+
+    def __init__(self, ledger: Ledger, activation: float) -> None:
+        self.ledger, self._activation_ms = ledger, int(activation * 1000)
+        self._read_at = float("-inf")
+        self._workers: list[tuple[WorkerRecord, str]] = []
+        self._digests: dict[str, frozenset[str]] = {}
+
+    def who_knows(self, task: str, queue: str) -> Knowers:
+        """Return what living workers know of a task.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        now = time.monotonic()
+        if now - self._read_at > FRESH:
+            self._workers, self._digests, self._read_at = self._read(), {}, now
+        if task not in self._digests:
+            self._digests[task] = self._digests_with(task)
+        return sort_out(self._workers, self._digests[task], queue)
+
+    def _read(self) -> list[tuple[WorkerRecord, str]]:
+        workers = self.ledger.read.workers(self._activation_ms)
+        workers = [worker for worker in workers if worker.alive and not worker.stopping]
+        with clear_errors("reading what workers know"):
+            pipe = self.ledger.client.pipeline(transaction=False)
+            for worker in workers:
+                pipe.hget(self.ledger.keys.worker(worker.worker), FIELD)
+            digests = [decoded(digest or b"") for digest in pipe.execute()]
+        return [*zip(workers, digests, strict=True)]
+
+    def _digests_with(self, task: str) -> frozenset[str]:
+        digests = sorted({digest for _, digest in self._workers if digest})
+        with clear_errors("asking who knows a task"):
+            pipe = self.ledger.client.pipeline(transaction=False)
+            for digest in digests:
+                pipe.sismember(self.ledger.keys.of(KEY, digest), task)
+            knows = pipe.execute()
+        return frozenset(digest for digest, is_known in zip(digests, knows, strict=True) if is_known)

@@ -1,0 +1,68 @@
+"""Whether a message goes back for a worker that knows its task: every answer, without Redis (NEW-29)."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_poison.extensions.rollout.task_names import digest_of
+from celery_poison.extensions.rollout.waiting import LONGEST, Knowers, decide, sort_out
+from celery_poison.headers import RELEASE, UNKNOWN_SINCE
+from celery_poison.keep.stored_message import parcel_of
+from celery_poison.ledger.fleet_model import WorkerRecord
+from celery_poison.model import StoredMessage
+
+HOUR = 3600.0
+
+
+def _worker(node: str, queues: str = "celery", paused: str = "") -> WorkerRecord:
+    return WorkerRecord(worker=f"{node}/1", node=node, queues=queues, paused=paused)
+
+
+def test_NEW_29_workers_are_sorted_by_what_they_know_and_consume() -> None:
+    new, old, silent = "new", "old", ""
+    workers = [
+        (_worker("a"), old),
+        (_worker("b"), new),
+        (_worker("c", "mail"), new),
+        (_worker("d", "", paused="celery"), new),
+        (_worker("e"), silent),
+        (_worker("f", "mail"), silent),
+    ]
+    assert sort_out(workers, {new}, "celery") == Knowers(("b", "d"), ("c",), lacking=1, silent=1)
+    assert sort_out(workers, (), "celery") == Knowers((), (), lacking=3, silent=1)
+    assert sort_out([], (), "celery") == Knowers()
+
+
+def test_NEW_29_it_goes_back_later_and_later_while_somebody_knows_its_task() -> None:
+    waited, pauses = 0.0, list[float]()
+    while (postponed := decide(Knowers(here=("b",)), "celery", waited, HOUR)).pause:
+        pauses.append(postponed.pause)
+        waited += postponed.pause
+    assert pauses == sorted(pauses) and pauses[0] == 0.5 and pauses[-1] == LONGEST
+    assert 100 < len(pauses) < 140, "no busy loop, and no end before an hour is over"
+    assert postponed.note == "; known to b, where it has not arrived in 1h"
+
+
+@pytest.mark.parametrize(
+    ("knowers", "note"),
+    [
+        (Knowers(), ""),
+        (Knowers(lacking=3), ""),
+        (Knowers(away=("c", "b"), silent=1), "; known to b, c, where celery is not consumed"),
+        (Knowers(lacking=1, silent=2), "; 2 workers of celery did not say what they know"),
+    ],
+)
+def test_NEW_29_where_nobody_can_take_it_it_is_quarantined_at_once_and_says_who_knows_it(
+    knowers: Knowers, note: str
+) -> None:
+    assert decide(knowers, "celery", 0.0, HOUR) == (0, note)
+
+
+def test_NEW_29_a_released_copy_waits_anew() -> None:
+    headers = {"task": "new", UNKNOWN_SINCE: 1}
+    stored = StoredMessage(body=b"", content_type="", content_encoding="", headers=headers)
+    assert parcel_of(stored, "celery", 2).headers == {"task": "new", RELEASE: 2}
+
+
+def test_NEW_29_equal_names_have_one_digest_in_whatever_order() -> None:
+    assert digest_of(["a", "b"]) == digest_of(iter(["b", "a"])) != digest_of(["ab"])
