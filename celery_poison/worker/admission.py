@@ -270,9 +270,7 @@ class Admission:
             case Action.DROP:
                 self.ledger.messages.duplicate(delivery.mid, start, reason=verdict.reason)
                 self._acknowledge(delivery)
-            case Action.QUARANTINE if (
-                delivery.postponed is None
-            ):  # else who knows its task judges by its limits
+            case Action.QUARANTINE if delivery.postponed is None:  # who knows its task has its limits
                 self._quarantine(delivery, verdict)
             case _ if (turn := self._waiting.turn_of(delivery, verdict)) is Turn.PARK:
                 self._waiting.park_freely(delivery, recorded, delivery.start)

@@ -11,6 +11,7 @@ import pytest
 import redis
 from kombu.message import Message
 
+from celery_poison.extensions.rollout import task_names
 from celery_poison.headers import EDITED
 from celery_poison.keep.stored_message import stored_fields
 from celery_poison.ledger import Keys, Ledger
@@ -149,4 +150,5 @@ def test_the_fields_of_a_worker_are_told() -> None:
     written = set(re.findall(r'"(\w+)":', inspect.getsource(WorkerFacts.__init__)))
     written |= set(re.findall(r'"(\w+)":', inspect.getsource(WorkerFacts.now)))
     written |= {"since", "forgotten_at", "troubles", "troubled_at", "kept"}  # by the script
+    written |= {task_names.FIELD}  # facts of extensions
     assert written == _documented("worker:INC")
