@@ -89,7 +89,7 @@ class Extension:
         return None
 
     def postponing(self, site: Any, message: Any, task: str, queue: str) -> Iterable[Postponed]:
-        """Return what becomes of a message whose task is not known here; the first counts.
+        """Return decisions about a message whose task is not known here; the first counts.
 
         It may wait for Redis. What the message's headers get here, it brings along when it comes back.
         """

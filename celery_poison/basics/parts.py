@@ -28,7 +28,7 @@ class Round(NamedTuple):
 
 
 class Postponed(NamedTuple):
-    """What becomes of a message whose task its worker does not know.
+    """The decision about a message whose task its worker does not know.
 
     Attributes:
         pause: seconds after which it goes back to its queue; 0: it goes to quarantine.

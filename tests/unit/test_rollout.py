@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from celery_poison.extensions.rollout.knowers import LONGEST, Knowers, decide, sort_out
 from celery_poison.extensions.rollout.task_names import digest_of
-from celery_poison.extensions.rollout.waiting import LONGEST, Knowers, decide, sort_out
 from celery_poison.headers import RELEASE, UNKNOWN_SINCE
 from celery_poison.keep.stored_message import parcel_of
 from celery_poison.ledger.fleet_model import WorkerRecord

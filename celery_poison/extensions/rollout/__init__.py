@@ -1,6 +1,6 @@
 """Known elsewhere (NEW-29): in a rolling deploy a message goes back for a worker that knows its task.
 
-``task_names`` says and reads who knows a task, ``waiting`` decides, ``overview`` shows what waits.
+``task_names`` says and reads who knows a task, ``knowers`` decides, ``status_panel`` shows what waits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rollout(Extension):
         yield Writing(site.ledger, site.app.tasks)
 
     def postponing(self, site: Any, message: Any, task: str, queue: str) -> Iterable[Postponed]:
-        from celery_poison.extensions.rollout.waiting import decide
+        from celery_poison.extensions.rollout.knowers import decide
 
         if not self._patience:
             return
@@ -60,7 +60,7 @@ class Rollout(Extension):
         yield postponed
 
     def panel(self, ledger: Ledger) -> Iterable[Panel]:
-        from celery_poison.extensions.rollout.overview import panel_of
+        from celery_poison.extensions.rollout.status_panel import panel_of
         from celery_poison.extensions.rollout.task_names import TaskNames
 
         yield panel_of(ledger, TaskNames(ledger, self.host.settings.activation_interval))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from celery_poison.basics.text import decoded
-from celery_poison.extensions.rollout.waiting import Knowers, sort_out
+from celery_poison.extensions.rollout.knowers import Knowers, sort_out
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_model import WorkerRecord
@@ -55,7 +55,7 @@ class TaskNames:
         self._digests: dict[str, frozenset[str]] = {}
 
     def who_knows(self, task: str, queue: str) -> Knowers:
-        """Return what living workers know of a task.
+        """Return the living workers, sorted by whether they know a task and consume a queue.
 
         Raises:
             LedgerUnavailable: Redis is away.

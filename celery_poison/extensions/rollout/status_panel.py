@@ -1,4 +1,4 @@
-"""What status says of messages whose task some workers of their queue do not know."""
+"""The panel of messages whose task some workers of their queue do not know."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 from celery_poison import causes
 from celery_poison.basics.parts import Panel
 from celery_poison.basics.text import argument, count_of, some_of
+from celery_poison.extensions.rollout.knowers import NAMED
 from celery_poison.extensions.rollout.task_names import TaskNames
-from celery_poison.extensions.rollout.waiting import NAMED
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.groups import GroupKind
 
@@ -19,7 +19,7 @@ _GROUPS = 100
 _FILTER = f"cause={causes.UNKNOWN_TASK} task="
 
 
-class _Row(NamedTuple):
+class _TaskMessages(NamedTuple):
     """Messages of one task, and who knows that."""
 
     task: str
@@ -37,7 +37,7 @@ class _Row(NamedTuple):
 
 
 def panel_of(ledger: Ledger, names: TaskNames) -> Panel:
-    """Return what waits for workers that know its task, and what in quarantine they know by now."""
+    """Return the messages that wait for who knows their task, and those in quarantine that may run now."""
     waiting = [*_waiting(ledger, names)]
     now_known = [*_in_quarantine(ledger, names)]
     return Panel(
@@ -49,19 +49,19 @@ def panel_of(ledger: Ledger, names: TaskNames) -> Panel:
     )
 
 
-def _waiting(ledger: Ledger, names: TaskNames) -> Iterator[_Row]:
+def _waiting(ledger: Ledger, names: TaskNames) -> Iterator[_TaskMessages]:
     parked = dict(ledger.read.parked_now())
     _, times = ledger.read.awaited_by(parked) if parked else ({}, {})
     starts = (parked[mid].start for mid in times)
     for (task, queue), number in Counter((start.task, start.queue) for start in starts).items():
         knowers = names.who_knows(task, queue)
         if knowers.here and knowers.lacking:
-            yield _Row(task, queue, number, knowers.here)
+            yield _TaskMessages(task, queue, number, knowers.here)
 
 
-def _in_quarantine(ledger: Ledger, names: TaskNames) -> Iterator[_Row]:
+def _in_quarantine(ledger: Ledger, names: TaskNames) -> Iterator[_TaskMessages]:
     for group in ledger.read.alike(GroupKind.QUEUE, _GROUPS).groups:
         if group.cause == causes.UNKNOWN_TASK and group.task:
             knowers = names.who_knows(group.task, group.queue)
             if knowers.here:
-                yield _Row(group.task, group.queue, group.messages, knowers.here)
+                yield _TaskMessages(group.task, group.queue, group.messages, knowers.here)

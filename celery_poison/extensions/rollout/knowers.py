@@ -1,4 +1,4 @@
-"""What becomes of a message whose task its worker does not know: facts in, a decision out."""
+"""Decides about a message whose task its worker does not know: facts in, a decision out."""
 
 from __future__ import annotations
 
