@@ -18,6 +18,7 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.basics.calling import amend, tell
 from celery_poison.broker.kinds import owners, put_back
+from celery_poison.broker.port import PutBack
 from celery_poison.causes import Evidence
 from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
 from celery_poison.errors import StaleDelivery
@@ -131,10 +132,13 @@ class Recovery:
                 flagged += self._end(mid, start, raw, end, death)
         queues = known.queues.split(",") if known.queues else []
         returned = put_back(self._app, worker.rpartition("/")[2], queues)
-        if returned.mids is not None:
-            # What finished and did not come back was acknowledged: no copy will ask for it again.
-            self._ledger.messages.clean_up(pair for pair in finished if pair[0] not in returned.mids)
+        self._forget_acknowledged(finished, returned)
         return Recovered(flagged, returned.count, returned.queues, unfinished)
+
+    def _forget_acknowledged(self, finished: Iterable[tuple[str, str]], returned: PutBack) -> None:
+        """Forget what finished and did not come back: it was acknowledged, no copy will ask for it again."""
+        if returned.mids is not None:
+            self._ledger.messages.clean_up(pair for pair in finished if pair[0] not in returned.mids)
 
     def earlier_deaths(self, worker: str) -> set[str]:
         """Return the workers in which messages died before that ``worker`` was running."""
@@ -261,13 +265,18 @@ class Recovery:
         self._strays = strays - forgotten
         starts = [(mid, start) for mid, start in running if start.worker not in under_way]
         ends = self._queries.ends([start.token for _, start in starts])
+        over: dict[str, list[tuple[str, str]]] = {}
         for (mid, start), end in zip(starts, ends, strict=True):
-            since = self._orphans[start.token] = seen.get(start.token, now)
+            unheard = now - self._orphans.setdefault(start.token, seen.get(start.token, now))
             if end is Ended.DONE:
-                if now - since > REMEMBER:
+                if unheard > REMEMBER:
                     self._ledger.messages.clean_up([(mid, start.token)])
-            elif now - since > patience and not self._queries.child_lives(start):
+                elif unheard > patience:
+                    over.setdefault(start.worker.rpartition("/")[2], []).append((mid, start.token))
+            elif unheard > patience and not self._queries.child_lives(start):
                 self._interrupt(mid, start, unknown)
+        for boot_id, finished in over.items():
+            self._forget_acknowledged(finished, put_back(self._app, boot_id, ()))
 
     @property
     def has_strays(self) -> bool:

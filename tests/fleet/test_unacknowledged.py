@@ -10,6 +10,7 @@ from celery import Celery
 from celery_poison.fleet.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.model import Ended, Start
 from tests.broker.kit import Site
 
 
@@ -93,3 +94,26 @@ def test_NEW_9_messages_of_plain_kombu_are_left_to_it(site: Site, recovery: Reco
     for _ in range(3):
         recovery.sweep_unacknowledged()
     assert len(site.entries()) == 1
+
+
+def test_NEW_9_of_an_unknown_worker_only_the_ends_stay_on_record_whose_message_comes_back(
+    site: Site, ledger: Ledger, recovery: Recovery
+) -> None:
+    site.send("acknowledged")
+    site.send("held")
+    receiver = site.receiver()
+    acknowledged, held = receiver.receive(2)
+    for message in (acknowledged, held):
+        mid = message.headers["poison_mid"]
+        worker = f"never-on-record@x/{receiver.boot_id}"
+        start = Start("R", f"{receiver.boot_id}.{mid}", worker, 1, 1, 1, 0, mid, "t", "a", 2, 5, 10, 1)
+        ledger.messages.claim(mid, b"", start)
+        ledger.client.hset(ledger.keys.done, start.token, Ended.DONE.value)
+    acknowledged.ack()
+    receiver.die()
+    fence, _ = ledger.fleet.lead("w/1", 10_000) or (0, False)
+    recovery.sweep_orphans(0.0, fence)
+    assert len([*ledger.read.running()]) == 2, "it may be about to say that it lives"
+    recovery.sweep_orphans(0.0, fence)
+    assert [mid for mid, _, _ in ledger.read.running()] == ["mheld"], "its copy is recognised by that"
+    assert _waiting(site) == ["mheld"]
