@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, settings
 from celery_poison.testing import RedisServer, Worker, find_redis_binary
 from tests import split
 from tests.apps.factory import keep_extensions
+from tests.harness import preloaded
+from tests.harness.compiled import compile_share
 from tests.harness.declared import watched
-from tests.harness.preloaded import Starter
 from tests.harness.servers import RabbitServer, SharedRabbit, end_shared
 from tests.services import (
     VhostPool,
@@ -38,7 +39,7 @@ keep_extensions(os.environ)
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-Worker.popen = Starter()
+Worker.popen = preloaded.of_workers()
 
 Build = Callable[..., Any]
 
@@ -200,9 +201,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """A cancelled CI job gets SIGTERM, which would end Python on the spot and leave servers and workers
     running; as an interrupt it unwinds the fixtures first."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    compile_share(config)
     use_named_rabbitmq()
     split.take_whole_what_is_named(config)
 
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import files of which all has passed in an earlier run."""
+    name = collection_path.relative_to(config.rootpath).as_posix() if collection_path.suffix == ".py" else ""
+    return True if name and name in _passed() else None
+
+
+_passed = cache(split.passed)
 
 #: The first that a test uses decides when it runs; what uses none of them runs first.
 _SLOWNESS = ("docker_client", "cell", "new_fleet", "rabbit_server", "redis_server")

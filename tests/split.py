@@ -28,7 +28,7 @@ LONG = Path(__file__).with_name("long.txt")
 BUDGET = 2100.0
 #: Seconds beyond which a test is not kept for being the fastest of its file, and those of one with a worker.
 TOO_SLOW, WITH_A_WORKER = 15.0, 1.5
-#: A file of tests that passed in an earlier run: they are left out, and those that pass are added.
+#: A file of what passed in an earlier run, tests and whole files: it is left out, and what passes is added.
 PASSED = "POISON_TEST_PASSED"
 
 
@@ -51,13 +51,16 @@ def mark_rest(items: Iterable[pytest.Item]) -> None:
                 item.add_marker(marker)
 
 
+def passed() -> set[str]:
+    """Return what has passed in an earlier run, if a file of such is named."""
+    path = os.environ.get(PASSED)
+    return {*Path(path).read_text(encoding="utf-8").splitlines()} if path and Path(path).exists() else set()
+
+
 def leave_out_passed(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what has passed in an earlier run, if a file of such is named."""
-    if not (path := os.environ.get(PASSED)) or not Path(path).exists():
-        return
-    passed = set(Path(path).read_text(encoding="utf-8").splitlines())
-    out = [item for item in items if item.nodeid in passed]
-    items[:] = [item for item in items if item.nodeid not in passed]
+    before = passed()
+    out = [item for item in items if item.nodeid in before]
+    items[:] = [item for item in items if item.nodeid not in before]
     config.hook.pytest_deselected(items=out)
 
 
@@ -65,8 +68,21 @@ def note_passed(config: pytest.Config) -> None:
     """Add what passed to that file, if one is named."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if (path := os.environ.get(PASSED)) and reporter is not None:
+        tests = {kind: [each.nodeid for each in reporter.stats.get(kind, ())] for kind in (*_LEFT, "passed")}
         with Path(path).open("a", encoding="utf-8") as file:
-            file.writelines(f"{report.nodeid}\n" for report in reporter.stats.get("passed", ()))
+            file.writelines(f"{each}\n" for each in (*tests["passed"], *_done(tests, config.rootpath)))
+
+
+#: Of a file in which there is one of these, something is left to be run, or to be told.
+_LEFT = ("failed", "error", "skipped", "xfailed", "xpassed")
+
+
+def _done(tests: dict[str, list[str]], root: Path) -> set[str]:
+    """Return the files that need not be read again: whatever of them a later run takes has passed."""
+    left = {test.partition("::")[0] for kind in _LEFT for test in tests[kind]}
+    left |= {test.partition("::")[0] for test in listed()}
+    files = {test.partition("::")[0] for test in tests["passed"]} - left
+    return {file for file in files if "mark.rest" not in (root / file).read_text(encoding="utf-8")}
 
 
 def ids(name: str) -> set[str]:

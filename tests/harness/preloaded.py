@@ -1,6 +1,6 @@
-"""Starts workers from a process that has imported Celery already: most of its start is that.
+"""Starts workers and Flowers from a process that has imported Celery already: most of their start is that.
 
-The workers are processes of their own all the same: forked, in a session of their own, children of the test's
+They are processes of their own all the same: forked, in a session of their own, children of the test's
 process, which waits for them as for any other (``CLONE_PARENT``), and with an environment of their own in
 /proc. What only a fresh interpreter can do is left to one: pools that patch before anything is imported,
 workers that start with Celery's defaults, and workers without extensions that this process has.
@@ -20,7 +20,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NoReturn
 
 from tests.apps.factory import EXTENSIONS
@@ -72,6 +73,20 @@ OF_EXTENSIONS = (
     "repro",
     "telling.teller",
 )
+#: What a Flower imports whatever its app is.
+FLOWER = (
+    "celery.__main__",
+    "celery.app.control",
+    "celery.app.events",
+    "celery.bin.celery",
+    "celery.backends.redis",
+    "celery.events.state",
+    "kombu.transport.pyamqp",
+    "kombu.transport.redis",
+    "flower.command",
+    "celery_poison.broker.transport",
+    "celery_poison.flower",
+)
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
 _CLONE_PARENT = 0x8000
 #: Its value is the room in which a worker's environment is shown, as /proc tells it.
@@ -81,22 +96,49 @@ _ENVIRONMENT = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 
 class Child:
-    """A process of ours, with what a worker needs of :class:`subprocess.Popen`."""
+    """A process of ours, with what tests need of :class:`subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
 
-    def wait(self) -> int:
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout is not None:
+            until = time.monotonic() + timeout
+            while self.poll() is None:
+                if time.monotonic() > until:
+                    raise subprocess.TimeoutExpired(str(self.pid), timeout)
+                time.sleep(0.01)
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
 
 class Starter:
-    """Stands in for :class:`subprocess.Popen` where a worker is started."""
+    """Stands in for :class:`subprocess.Popen` where a worker, or a Flower, is started.
 
-    def __init__(self) -> None:
+    Args:
+        fits: whether such a command can be run by a process that has imported the modules.
+        modules: what is imported beforehand.
+    """
+
+    def __init__(self, fits: Callable[[Sequence[str]], bool], modules: Sequence[str]) -> None:
+        self._fits, self._modules = fits, modules
         self._owner = 0
         self._socket: socket.socket
         self._process: subprocess.Popen[bytes]
@@ -104,7 +146,7 @@ class Starter:
     def __call__(
         self, command: Sequence[str], *, cwd: Any, env: Mapping[str, str], stdout: IO[bytes], **options: Any
     ) -> Child | subprocess.Popen[bytes]:
-        if not _is_plain(command, env):
+        if not (_is_plain(command, env) and self._fits(command)):
             return subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, **options)
         if self._owner != os.getpid():
             self._open()
@@ -122,7 +164,7 @@ class Starter:
         self._socket, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
-            command = [sys.executable, "-m", __name__, str(number)]
+            command = [sys.executable, "-m", __name__, str(number), *self._modules]
             environment = {**os.environ, _ROOM: "-" * _ROOM_SIZE}
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[number]
@@ -130,22 +172,35 @@ class Starter:
         self._owner = os.getpid()
 
 
+def of_workers() -> Starter:
+    """Return what starts workers; those without extensions that are here start afresh."""
+    rooms = () if EXTENSIONS in os.environ else OF_EXTENSIONS
+    extensions = (f"celery_poison.extensions.{room}" for room in rooms)
+    return Starter(_is_forking_worker, (*MODULES, *extensions))
+
+
+def of_flowers() -> Starter:
+    return Starter(lambda command: "flower" in command, FLOWER)
+
+
+def _is_forking_worker(command: Sequence[str]) -> bool:
+    return "--without-mingle" in command and any(pool in command for pool in ("prefork", "threads", "solo"))
+
+
 def _is_plain(command: Sequence[str], env: Mapping[str, str]) -> bool:
     is_celery = list(command[:3]) == [sys.executable, "-m", "celery"]
-    forks = any(pool in command for pool in ("prefork", "threads", "solo"))
     as_usual = all(
         name in _ENVIRONMENT or env[name] == os.environ.get(name) for name in env if name.startswith("PYTHON")
     )
     as_usual = as_usual and env.get(EXTENSIONS) == os.environ.get(EXTENSIONS)
-    return _CLONE is not None and is_celery and forks and "--without-mingle" in command and as_usual
+    return _CLONE is not None and is_celery and as_usual
 
 
 # --- in the process that starts them ----------------------------------------------------------------
 
 
-def _serve(number: int) -> None:
-    extensions = () if EXTENSIONS in os.environ else OF_EXTENSIONS
-    for module in (*MODULES, *(f"celery_poison.extensions.{each}" for each in extensions)):
+def _serve(number: int, modules: Sequence[str]) -> None:
+    for module in modules:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
@@ -208,4 +263,4 @@ def _become(order: dict[str, Any], output: int, connection: socket.socket) -> No
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(int(sys.argv[1]), sys.argv[2:])
