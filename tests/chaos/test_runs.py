@@ -57,7 +57,11 @@ FORGETFUL = {"redis-empty", "redis-lost-second", "redis-full", "redis-failover",
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("pool", "broker", "seed"),
-    [("prefork", "redis", 567), ("threads", "redis", 87), ("prefork", "rabbitmq", 142)],
+    [
+        pytest.param("prefork", "redis", 567, marks=pytest.mark.matrix),  # CI has no time for a third minute
+        ("threads", "redis", 87),
+        ("prefork", "rabbitmq", 142),
+    ],
 )
 def test_NEW_9_nothing_is_lost_and_nobody_innocent_convicted_in_a_minute_of_faults(
     start: Start, pool: str, broker: str, seed: int
