@@ -36,6 +36,7 @@ UNDECODABLE: Final = "undecodable"
 MALFORMED: Final = "malformed"
 NOT_A_TASK: Final = "not_a_task"
 QUEUE_FULL: Final = "queue_full"
+HELD: Final = "held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,12 @@ ROWS: Final[Mapping[str, CauseRow]] = {
     NOT_A_TASK: CauseRow("is not a task's message",
         "find its sender, then discard", is_conviction=False, is_unprocessable=True),
     QUEUE_FULL: CauseRow("was the oldest in a full queue, and made room", "release when there is room"),
+    HELD: CauseRow("has arguments that a person holds back",
+        "lift the hold, which releases it; it has not run", is_conviction=False),
 }
 # fmt: on
+#: Why a message is in quarantine that was about to go to the pool.
+KEPT_FROM_POOL: Final = (BLOCKED, HELD)
 _KILLED: Final = "find what killed it: most likely the task itself; repair, then release, or fail"
 _ENDED: Final = "repair the code or the input, then release; or fail"
 

@@ -50,7 +50,8 @@ class Facts:
         last_park: number of the newest parking of this message, raised when it is over (0: unknown).
         finished: the message was parked, and a start of it has finished since.
         payload_bytes: size of the body as received.
-        blocked: the rule on the block list that it falls under, as a sentence.
+        blocked: the rule on the block list that it falls under, or the hold that catches it, as a sentence.
+        blocked_for: the cause of that.
         cut_off: what has cut a run of this very message off; empty: nothing has.
         gate_closed: so many workers died lately that the fleet gate is closed.
     """
@@ -66,6 +67,7 @@ class Facts:
     finished: bool = False
     payload_bytes: int = 0
     blocked: str = ""
+    blocked_for: str = causes.BLOCKED
     cut_off: str = ""
     gate_closed: bool = False
 
@@ -104,7 +106,7 @@ def judge(facts: Facts, limits: Limits) -> Verdict:
         return not_rerun(facts.cut_off)
     # A release is a person's decision about this very message: no rule stands against it (NEW-3).
     if convicted is None and facts.blocked and not facts.last_release:
-        return Verdict(Action.QUARANTINE, causes.BLOCKED, facts.blocked)
+        return Verdict(Action.QUARANTINE, facts.blocked_for, facts.blocked)
     return convicted or _admit(facts.history, limits)
 
 

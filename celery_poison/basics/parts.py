@@ -145,6 +145,19 @@ class Asked(NamedTuple):
     slots: int
 
 
+class Caught(NamedTuple):
+    """Why one message does not begin, whatever its history: a person holds back what it is about.
+
+    Attributes:
+        cause, reason: with which it goes to quarantine.
+        awaits: key for which it is parked instead (``Extension.still_awaited``); empty: it is not.
+    """
+
+    cause: str
+    reason: str
+    awaits: str = ""
+
+
 class Hold:
     """A reason to keep messages of one worker from beginning.
 
@@ -153,11 +166,13 @@ class Hold:
     Attributes:
         is_at_rest: it stops nothing now, and need not hear of runs.
         version: raised when another answer holds for all messages of a task (``is_at_rest``, :meth:`parks`,
-            :meth:`asks`); looked at after each :meth:`refresh`.
+            :meth:`asks`, :meth:`looks_into`); looked at after each :meth:`refresh`.
+        follows: key of a hash with a version, whose change is taken over; empty: there is none.
     """
 
     is_at_rest = False
     version = 0
+    follows = ""
 
     def parks(self, task: str, *, as_of_now: bool = False) -> bool:
         """Whether messages of a task are to be parked.
@@ -187,6 +202,24 @@ class Hold:
             LedgerUnavailable: Redis is away.
         """
         return Turn.BEGIN
+
+    def looks_into(self, task: str) -> bool:
+        """Whether it looks at what each message of a task is about (:meth:`catch`)."""
+        return False
+
+    def catch(self, message: Any, task: str, *, as_of_now: bool = False) -> Caught | None:
+        """Return why a message does not begin; None: it does. Asked again before it goes to the pool.
+
+        Args:
+            as_of_now: look at what the ledger says, in a thread that may wait for it.
+
+        Raises:
+            LedgerUnavailable: ``as_of_now``, and Redis is away.
+        """
+        return None
+
+    def let_go(self, message: Any) -> None:
+        """A message that was caught begins all the same, since the ledger cannot take it."""
 
     def stops(self, queue: str, task: str, request: Any) -> bool:
         """Whether a request may not begin, and its message goes back to its queue."""

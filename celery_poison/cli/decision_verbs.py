@@ -111,7 +111,7 @@ class TypedAct:
 _REFUSALS_NAMED = 5
 
 
-def _per_second(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> float | None:
+def per_second(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> float | None:
     """Read ``10/s`` or ``30/m``."""
     if typed is None:
         return None
@@ -124,7 +124,7 @@ def _per_second(ctx: click.Context, parameter: click.Parameter, typed: str | Non
 careful_options: tuple[Option, ...] = (
     click.option("--canary", is_flag=True, help="One first; the others only if it is well after --soak."),
     click.option("--soak", metavar="TIME", callback=seconds, help="With --canary: 90s, 15m. Default: 60s."),
-    click.option("--rate", metavar="N/s|N/m", callback=_per_second, help="So many per second, or minute."),
+    click.option("--rate", metavar="N/s|N/m", callback=per_second, help="So many per second, or minute."),
     click.option(
         "--max-waiting",
         type=click.IntRange(1),

@@ -121,11 +121,15 @@ IN_FLOWER, IN_DJANGO = " (flower)", " (django)"
 
 
 class Chosen(list[str]):
-    """Ids, and the words of the command line that choose them: equal words mean the same messages."""
+    """Ids, and the words of the command line that choose them: equal words mean the same messages.
 
-    def __init__(self, ids: Iterable[str], words: str) -> None:
+    Attributes:
+        typed: what is typed for the act, where that is not its name and these words.
+    """
+
+    def __init__(self, ids: Iterable[str], words: str, typed: str = "") -> None:
         super().__init__(ids)
-        self.words = words
+        self.words, self.typed = words, typed
 
     @classmethod
     def matching(cls, ids: Iterable[str], text: str) -> Self:
@@ -207,7 +211,8 @@ class Decisions:
         words, to = ids.words if isinstance(ids, Chosen) else "", request.to
         act = "\n".join((request.verb, to, words or " ".join(sorted(set(ids)))))
         person = request.actor.removesuffix(IN_FLOWER).removesuffix(IN_DJANGO).partition("@")[0].casefold()
-        typed = " ".join(filter(None, (request.typed, words or "ID...", to and f"--to {to}")))
+        typed = (ids.typed if isinstance(ids, Chosen) else "") or f"{request.typed} {words or 'ID...'}"
+        typed += f" --to {to}" if to else ""
         journalled = with_note(f"{typed} ({count_of(messages, 'message')})", request.note)
         whose = {"person": person, "actor": request.actor, "act": typed}
         wish = {**whose, "messages": messages, "note": request.note}

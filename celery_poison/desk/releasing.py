@@ -42,6 +42,8 @@ from celery_poison.keep.stored_message import (
 )
 from celery_poison.model import MessageRecord
 
+#: How the error begins of what was not released since a release stopped.
+HELD_BACK = "not released: "
 #: Bytes of bodies that are read at a time; one message may have more.
 MOST_BYTES = 4_000_000
 
@@ -215,7 +217,7 @@ class _Batches:
                     yield each.outcome
                 batch = batch[len(attempts) :]
         for id in pace.held_back:
-            yield Outcome(mid=id, id=id, task="", done=False, error=f"not released: {pace.stopped_by}")
+            yield Outcome(mid=id, id=id, task="", done=False, error=f"{HELD_BACK}{pace.stopped_by}")
 
     def _attempt(self, ids: Sequence[str]) -> list[Releasable]:
         """Release the first of these messages, at least one; return what became of those that were tried."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from celery import Celery
 
+from celery_poison.basics.calling import gather
 from celery_poison.basics.text import argument, command, when
 from celery_poison.broker.bounds import bounded_options
 from celery_poison.broker.kinds import broker_of
@@ -158,6 +159,8 @@ class _Search:
         ledger = plugin.open_ledger()
         self._queries = ledger.read
         self._kept_waiting = [hook(ledger) for hook in plugin.extensions.keeps_waiting]
+        self._ledger, self._complain = ledger, plugin.complain
+        self._still_awaited = plugin.extensions.still_awaited
         self._now = self._queries.now_ms() / 1000
         self._monitor = self._queries.monitor()
         workers = self._queries.workers(int(self._activation * 1000))
@@ -189,9 +192,11 @@ class _Search:
         """Yield the parked messages that nothing is in the way of."""
         waiting = list(islice(self._queries.parked_now(), STUCK_LOOKED_AT))
         starts = self._queries.starts([mid for mid, _ in waiting])
-        _, times = self._queries.awaited_by(mid for mid, _ in waiting)
+        awaited, times = self._queries.awaited_by(mid for mid, _ in waiting)
+        asked = self._still_awaited if awaited else ()
+        still_awaited = {*gather(asked, self._complain, self._ledger, awaited)}
         for (mid, (_, number, copy)), start in zip(waiting, starts, strict=True):
-            if any(stays("", copy.task) for stays in self._kept_waiting):
+            if mid in still_awaited or any(stays("", copy.task) for stays in self._kept_waiting):
                 continue
             owner = self._owner_of(start)
             earlier = None if owner.lives else self._queries.lineage(copy.id)

@@ -99,6 +99,19 @@ def _by_name(app: Celery, redact: Redact, task: str, body: Any) -> dict[str, tup
     return by_name | {name: (value, shown_kwargs[name]) for name, value in kwargs.items()}
 
 
+def shown_by_name(app: Celery, redact: Redact, task: str, stored: StoredMessage) -> dict[str, Any]:
+    """Return the arguments of a small body in JSON that are not hidden; where its producer hides any, none.
+
+    Raises:
+        BodyBroken, BodyRefused: it holds none.
+    """
+    body = json_of(stored, _BYTES_READ)
+    if _said_instead(stored.headers, body):
+        return {}
+    named = _by_name(app, redact, task, body).items()
+    return {name: shown for name, (_, shown) in named if not (isinstance(shown, str) and shown == HIDDEN)}
+
+
 def _with_default(app: Celery, redact: Redact, task: str, name: str, sent: Mapping[str, Any]) -> str:
     if name in sent:
         return _brief(sent[name][1])

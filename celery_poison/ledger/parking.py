@@ -25,6 +25,7 @@ class ParkingTransitions(LedgerPart):
         limit_bytes: int | None = None,
         pause: float = 0.0,
         note: str = "",
+        awaits: str = "",
     ) -> bool:
         """Keep a message that may not run now; when this returns True it may be acknowledged (TP1-8).
 
@@ -36,12 +37,13 @@ class ParkingTransitions(LedgerPart):
             limit_bytes: of what is parked; None: any number.
             pause: seconds for which it stays at least, since its run put it back.
             note: why it is parked, for the journal; empty: as the rest says.
+            awaits: a key for which it waits, as of :meth:`await_effect`; empty: for none.
 
         Raises:
             LedgerFull: ``limit_bytes`` is reached.
         """
         words: dict[str, Any] = {"number": number, "parcel": parcel, "limit_bytes": limit_bytes}
-        words |= {"pause_ms": int(pause * 1000), "note": note}
+        words |= {"pause_ms": int(pause * 1000), "note": note, "effect": awaits}
         reply = self._scripts.call("park", mid=mid, seen=seen, start=start, **words)
         if reply[0] is Code.HELD:
             raise LedgerFull(_FULL)

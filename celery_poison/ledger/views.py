@@ -34,6 +34,7 @@ _LATELY, _LAST, _SLOT = "lately", "lately last", 300
 #: Candidates that are read before more than these are asked for.
 _FIRST_FLAGGED = 20_000
 _BEHIND = "parked until its earlier start ends, or its task is resumed"
+_AWAITS = "parked until its idempotency key is free, or the hold is lifted that caught it"
 _FOR_TRIAL, _UNTIL_DUE = "parked on its way to its trial", "put back, and parked until "
 #: Entries of an index that are read at first in one exchange with Redis.
 _INDEX_FIRST = 256
@@ -60,9 +61,9 @@ class Views(Messages, FleetReader, Groups):
     def waiting(self) -> Iterator[MessageRecord]:
         """Yield the parked messages (TBDL)."""
         for page in batches(self.parked_now()):
-            _, times = self.awaited_by(mid for mid, _ in page)
+            awaited, times = self.awaited_by(mid for mid, _ in page)
             for mid, parked in page:
-                why = _FOR_TRIAL if parked.start.alone else _BEHIND
+                why = _AWAITS if mid in awaited else _FOR_TRIAL if parked.start.alone else _BEHIND
                 why = _UNTIL_DUE + when(times[mid] / 1000) if mid in times else why
                 fields = {"last_seen": str(parked.number), "reason": why}
                 yield MessageRecord.from_hash({**described(mid, parked.start, {}), **fields}, State.TBDL)

@@ -96,7 +96,7 @@ class Admission:
         if delivery.is_asked_about:
             return self.background.do(partial(self._ask_first, delivery))
         limit = delivery.policy.max_payload_bytes
-        if delivery.look or delivery.blocked or delivery.paused or limit is not None:
+        if delivery.look or delivery.blocked or delivery.caught or delivery.paused or limit is not None:
             return self.judge_soon(delivery)
         return self.let_in(delivery)
 
@@ -123,7 +123,8 @@ class Admission:
         again = self.inflight.meets_again(message, message.headers[MID])
         suspected = again or plan.is_suspected or plan.is_asked
         care = plan.is_paused or suspected or needs_care(message, policy)
-        if not care and not plan.is_blockable:
+        caught = self.checker.catch(message, task) if plan.is_looked_into else None
+        if not (care or caught or plan.is_blockable):
             return None
         delivery = note_delivery(
             message,
@@ -135,14 +136,14 @@ class Admission:
             epoch=self.loop.epoch,
             suspected=suspected,
         )
-        delivery.paused = plan.is_paused
+        delivery.paused, delivery.caught = plan.is_paused, caught
         if plan.is_blockable:
             args = (message, task, policy)
             if not self.checker.must_ask(*args):
                 delivery.blocked = self.checker.reason(*args, ask=False)
             else:  # what needs care is asked about when it is let in
-                delivery.is_asked_about = not care
-        return delivery if care or delivery.blocked or delivery.is_asked_about else None
+                delivery.is_asked_about = not (care or caught)
+        return delivery if care or caught or delivery.blocked or delivery.is_asked_about else None
 
     # --- in the background thread --------------------------------------------------------------
 
@@ -173,6 +174,9 @@ class Admission:
 
     def _ask_again(self, deliveries: Sequence[Delivery]) -> None:
         """Divert nothing by a rule that was taken back: messages may come before that is heard of here."""
+        for each in deliveries:
+            if each.caught is not None:
+                each.caught = self.checker.catch(each.message, each.start.task, as_of_now=True)
         blocked = [delivery for delivery in deliveries if delivery.blocked]
         if blocked and self.checker.refresh():
             for delivery in blocked:
@@ -191,6 +195,8 @@ class Admission:
             raise Retry(pause)  # a worker may be about to put on record again that it runs there
         if self._is_doubtful(delivery):
             raise Retry(PATIENCE)
+        if recorded.release:  # a person's decision about this very message
+            delivery.caught = None
         foreign, ended = self._earlier_start(delivery, recorded)
         facts = facts_of(delivery, recorded, foreign, ended)
         delivery.has_run = bool(facts.cut_off)
@@ -351,6 +357,9 @@ class Admission:
         stays = delivery.blocked or delivery.paused or not (self.settings.fail_open and delivery.policy.rerun)
         if stays and not self.settings.observe_only:
             return True
+        if delivery.caught is not None:
+            delivery.caught = None
+            self.checker.let_go(delivery.message)
         self._enter(delivery)
         return False
 

@@ -7,7 +7,7 @@ while no rule is about its task; then it costs one fingerprint, and still no que
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from celery import Celery
 from celery.utils.log import get_logger
 
-from celery_poison.errors import ConfigurationError
+from celery_poison.basics.parts import Caught, Hold
+from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.keep.arguments import (
     arguments_of,
     fingerprint_of,
@@ -104,6 +105,7 @@ class Checker:
 
     Args:
         recorder: knows the key of fingerprints.
+        holds: look into messages, too.
     """
 
     ledger: Ledger
@@ -111,6 +113,7 @@ class Checker:
     recorder: Recorder
     complain: Callable[[Exception], None]
     plans: Plans
+    holds: Sequence[Hold] = ()
     _rules = _Rules()
 
     def __post_init__(self) -> None:
@@ -186,6 +189,31 @@ class Checker:
             found = chain(found, self.fingerprints.of_same_calls(message, task, secret))
         rules = (self._find(RuleKind.FINGERPRINT, fingerprint) for fingerprint in found)
         return next((rule for rule in rules if rule is not None and rule.task in ("", task)), None)
+
+    def looks_into(self, task: str) -> bool:
+        """Whether a hold looks at what messages of this task are about."""
+        return any(hold.looks_into(task) for hold in self.holds)
+
+    def catch(self, message: Any, task: str, *, as_of_now: bool = False) -> Caught | None:
+        """Return why a hold keeps a message from beginning; None: none does, or it cannot tell.
+
+        Raises:
+            LedgerUnavailable: ``as_of_now``, and Redis is away.
+        """
+        for hold in self.holds:
+            try:
+                if hold.looks_into(task) and (caught := hold.catch(message, task, as_of_now=as_of_now)):
+                    return caught
+            except LedgerUnavailable:
+                raise
+            except Exception as error:
+                self.complain(error)
+        return None
+
+    def let_go(self, message: Any) -> None:
+        """Let a message begin that was caught, and that the ledger cannot take."""
+        for hold in self.holds:
+            hold.let_go(message)
 
     def on_its_way_to_the_pool(self, message: Any, task: str, policy: Policy) -> str:
         """The same for a message that may have waited in this worker while its kind was blocked."""

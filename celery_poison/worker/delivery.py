@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_poison import causes
-from celery_poison.basics.parts import Postponed
+from celery_poison.basics.parts import Caught, Postponed
 from celery_poison.decide import Facts
 from celery_poison.headers import FAILURES, MARK, MID, OURS, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
 from celery_poison.ledger.messages import MessageState
@@ -44,6 +44,7 @@ class Delivery:
         alone: it must run with nothing beside it.
         is_asked_about: nothing but a block list is against it, and only the user's function can tell.
         blocked: the rule on the block list that it falls under, as a sentence.
+        caught: the hold that keeps it from beginning.
         paused: its task is paused: unless its history calls for something else, it is parked.
         overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
             no message is made to wait for it (``poison_observe_only``).
@@ -70,6 +71,7 @@ class Delivery:
     waits_since: float | None = None
     is_asked_about: bool = False
     blocked: str = ""
+    caught: Caught | None = None
     paused: bool = False
     released: bool = False
     has_run: bool = False
@@ -140,7 +142,8 @@ def attempt_of(delivery: Delivery) -> Attempt:
 
 def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, ended: Ended) -> Facts:
     """Put together what the verdict is made on."""
-    parked = recorded.parked
+    parked, caught = recorded.parked, delivery.caught
+    is_kept = caught is not None and not caught.awaits and not delivery.blocked
     return Facts(
         history=recorded.history,
         foreign_start=foreign_start,
@@ -152,7 +155,8 @@ def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, en
         last_park=parked.number if parked else 0,
         finished=parked is not None and parked.state is ParkingState.FINISHED,
         payload_bytes=delivery.start.payload_bytes,
-        blocked=delivery.blocked,
+        blocked=caught.reason if caught is not None and is_kept else delivery.blocked,
+        blocked_for=caught.cause if caught is not None and is_kept else causes.BLOCKED,
         cut_off="" if foreign_start else _cut_off(delivery, recorded, ended),
         gate_closed=recorded.gate_closed,
     )

@@ -192,7 +192,8 @@ class Refresher:
 
     def _look(self) -> Versions:
         keys = self.site.ledger.keys
-        hashes, others = (keys.policy, keys.blocks, keys.paused), (keys.wanted, keys.untold)
+        followed = (hold.follows for hold in self.holds if hold.follows)
+        hashes, others = (keys.policy, keys.blocks, keys.paused, *followed), (keys.wanted, keys.untold)
         return versions(self.site.ledger, hashes, others)
 
     def _take_notices(self) -> None:

@@ -76,7 +76,7 @@ class Outcomes:
     """Carries out, for one worker, what becomes of messages whose runs ended.
 
     Args:
-        is_unblocked: whether the rule was taken back that kept a request from the pool.
+        is_unblocked: whether the rule, or the hold, was taken back that kept a request from the pool.
     """
 
     site: Site
@@ -86,7 +86,7 @@ class Outcomes:
     inflight: InFlight
     quarantine_writer: QuarantineWriter
     shutdown: Shutdown
-    is_unblocked: Callable[[Any], bool] = lambda request: False
+    is_unblocked: Callable[[Any, str], bool] = lambda request, cause: False
 
     def __post_init__(self) -> None:
         self._me = self.site.me  # asked at each acknowledgement
@@ -114,7 +114,7 @@ class Outcomes:
             self._counts_still(request, lost=True)
             return self._tell(case, request.mark_overtaken)
         if what.settlement is Settlement.QUARANTINE:
-            if what.cause == causes.BLOCKED and self.is_unblocked(request):
+            if what.cause in causes.KEPT_FROM_POOL and self.is_unblocked(request, what.cause):
                 if request.poison is not None:  # else nothing of it is on record
                     self.interrupt(request.mid, start)
                 return self._tell(case, request.put_back_now)
@@ -199,7 +199,7 @@ class Outcomes:
         try:
             self.quarantine_writer.write(
                 *(request.message, request.mid, case.start, cause, reason, case.failure),
-                has_run=case.start.has_begun and cause != causes.BLOCKED,
+                has_run=case.start.has_begun and cause not in causes.KEPT_FROM_POOL,
                 proves_nothing=proves_nothing,
             )
         except StaleDelivery:

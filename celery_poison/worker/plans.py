@@ -25,6 +25,7 @@ class Plan:
         is_paused: they are parked.
         is_asked: a hold is asked about each of them.
         is_blockable: a rule of the block list may be about them.
+        is_looked_into: a hold looks at what each of them is about.
         is_suspected: even a first delivery may be a copy (:mod:`.resync`).
         holds: are asked about each of its requests, and told of its runs.
         is_open: a first delivery that is plain JSON is let in at sight.
@@ -35,6 +36,7 @@ class Plan:
     is_paused: bool
     is_asked: bool
     is_blockable: bool
+    is_looked_into: bool
     is_suspected: bool
     holds: Sequence[Hold]
     is_open: bool
@@ -53,11 +55,12 @@ class Plan:
         policy, diverts = entry
         is_paused = any(hold.parks(task) for hold in holds)
         is_asked = diverts and any(hold.asks(task) for hold in holds)
+        is_looked_into = any(hold.looks_into(task) for hold in holds)
         sizes = (each.max_payload_bytes for each in (policy, *policy.by_queue.values()))
         has_limit = any(size is not None for size in sizes)
-        is_open = not (is_paused or is_asked or is_blockable or is_suspected or has_limit)
+        looks = is_paused, is_asked, is_blockable, is_looked_into, is_suspected
         awake = tuple(hold for hold in holds if not hold.is_at_rest)
-        return cls(policy, diverts, is_paused, is_asked, is_blockable, is_suspected, awake, is_open)
+        return cls(policy, diverts, *looks, awake, not (any(looks) or has_limit))
 
 
 class Plans:

@@ -48,21 +48,25 @@ class GuardedRequest(SentRequest):
     has_heard = False
 
     def _stop_if_blocked(self) -> None:
-        """Divert what was blocked while it waited here (NEW-3).
+        """Divert what was blocked, or caught by a hold, while it waited here (NEW-3, NEW-27).
 
         Raises:
             TaskRevokedError: to Celery, which gives the place in the pool to another.
         """
         needs, delivery = self.needs, self.poison
         plan = needs.plans.known.get(self._type)
-        may_be = plan.is_blockable if plan is not None else needs.checker.concerns(self._type)
-        if not may_be or (delivery is not None and delivery.released):
+        checker, task = needs.checker, self._type
+        may_be = plan.is_blockable if plan is not None else checker.concerns(task)
+        is_looked_into = plan.is_looked_into if plan is not None else checker.looks_into(task)
+        if not (may_be or is_looked_into) or (delivery is not None and delivery.released):
             return
-        policy = needs.policies[self._type][0].at(self.consumed_from)
-        reason = str(needs.checker.on_its_way_to_the_pool(self._message, self._type, policy))
+        policy, cause = needs.policies[task][0].at(self.consumed_from), causes.BLOCKED
+        reason = str(checker.on_its_way_to_the_pool(self._message, task, policy)) if may_be else ""
+        if not reason and is_looked_into and (caught := checker.catch(self._message, task)):
+            cause, reason = caught.cause, caught.reason
         if not reason:
             return
-        what = Disposition(Settlement.QUARANTINE, not needs.settings.observe_only, causes.BLOCKED)
+        what = Disposition(Settlement.QUARANTINE, not needs.settings.observe_only, cause)
         if not what.holds:
             needs.outcomes.carry_out(Case(self, self.start(), what, reason))
             return

@@ -62,7 +62,7 @@ class Waiting:
 
     def turn_of(self, delivery: Delivery, verdict: Verdict) -> Turn:
         """Return the turn of a message; with an ETA, or acknowledged early, it begins as ever."""
-        if self._is_paused(delivery):
+        if self._is_paused(delivery) or (delivery.caught is not None and delivery.caught.awaits):
             return Turn.PARK
         start, cells = delivery.start, self.cells
         asking = [hold for hold in self.askers if start.diverts and hold.asks(start.task)]
@@ -95,6 +95,8 @@ class Waiting:
             words: dict[str, Any] = {"number": delivery.park, "limit_bytes": most_parked(self.site)}
             if delivery.postponed is not None:
                 words |= delivery.postponed._asdict()
+            elif delivery.caught is not None and not seen:
+                words |= {"awaits": delivery.caught.awaits, "note": "for a hold by value"}
             if not park(delivery.mid, seen, start, parcel=stored, **words):
                 raise Retry(0.0 if delivery.is_unique else PATIENCE)
         except LedgerFull as error:  # it stays with the broker, whose it is until then

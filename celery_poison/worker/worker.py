@@ -7,6 +7,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_poison import causes
 from celery_poison.basics.calling import gather
 from celery_poison.basics.forking import keep_from_forks
 from celery_poison.broker.books import Books
@@ -133,7 +134,8 @@ class GuardedWorker:
     def _make_quarantine_writer(self) -> None:
         """Make the parts that go by policies and by the block list."""
         fingerprints = Fingerprints(self.app, self.complain)
-        self._checker = Checker(self.ledger, fingerprints, self._recorder, self.complain, self._site.plans)
+        plans, holds = self._site.plans, self._holds
+        self._checker = Checker(self.ledger, fingerprints, self._recorder, self.complain, plans, holds)
         self.refresher = Refresher(
             site=self._site,
             plugin=self.plugin,
@@ -182,7 +184,9 @@ class GuardedWorker:
         self.standstill = Standstill(self._site, self.pool, self.inflight, self.rejoin)
         self.owners = Owners(self.ledger)
 
-    def _is_unblocked(self, request: Any) -> bool:
+    def _is_unblocked(self, request: Any, cause: str) -> bool:
+        if cause == causes.HELD:
+            return self._checker.catch(request.message, request.type, as_of_now=True) is None
         policy = self._policies[request.type][0].at(request.consumed_from)
         return self._checker.refresh() and not self._checker.reason(
             request.message, request.type, policy, ask=False

@@ -58,6 +58,7 @@ class Keeper:
         cause: str = "signal:9",
         crashes: int = 2,
         goes: Route = SYSTEM_ROUTE,
+        reason: str = "",
         **more: str | int,
     ) -> str:
         """Store a message in quarantine, acknowledge it, and return its mid."""
@@ -68,7 +69,7 @@ class Keeper:
             start = self._start(message, task)
         shown = arguments(self.app, plugin_of(self.app).settings.redact, task, original(message))
         fields = stored_fields(message, fingerprint_of(message, task, SECRET), shown) | more
-        self.ledger.quarantine.store(mid, start, cause=cause, reason="", fields=fields, route=goes)
+        self.ledger.quarantine.store(mid, start, cause=cause, reason=reason, fields=fields, route=goes)
         message.ack()
         return mid
 

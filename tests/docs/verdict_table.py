@@ -109,7 +109,7 @@ _KNOWN: dict[str, Callable[[Facts, Limits], bool]] = {
         lambda f, limits: has_failed_too_often(f.history, limits),
     "a run of this very message has begun and was cut off, and its task says `rerun=False`":
         lambda f, limits: bool(f.cut_off) and not limits.rerun,
-    "its task or fingerprint is blocked, and this task id was never released from quarantine":
+    "it is blocked, or a hold catches it, and this task id was never released from quarantine":
         lambda f, _: bool(f.blocked) and not f.last_release,
     "it would be convicted by row 8 if there were no doubt":
         lambda f, limits: is_proven_guilty(f.history, limits),

@@ -21,6 +21,7 @@ WORDS = {
     "notify": "notifier|notified|notifications?",
     "proposals": "proposals?",
     "holds": "suspend|suspension",
+    "by_value": "by_value|value_holds?",
     "deploy_guard": "deploy_guard|first_runs",
     "black_box": "black_box|grew_[a-z]+|growth",
     "items": "items?_(key|is)|progress_of",

@@ -7,6 +7,7 @@ from tests.ledger.test_scripts import ROOMS
 
 #: Keys of the core that scripts of an extension read or write.
 ALLOWED = {
+    "by_value": {"journal"},
     "deploy_guard": {"journal", "paused"},  # `paused` belongs to holds
     "holds": {"journal"},
     "notify": {"monitor_fence", "counts"},
@@ -21,6 +22,7 @@ ALLOWED = {
 }
 #: Keys of an extension.
 OWN: dict[str, set[str]] = {
+    "by_value": {"value_holds", "value_looks"},
     "deploy_guard": {"first_runs"},
     "holds": {"paused"},
     "notify": {"notified"},

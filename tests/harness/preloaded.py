@@ -60,6 +60,7 @@ MODULES = (
 #: What a worker imports of extensions, unless they are left out.
 OF_EXTENSIONS = (
     "black_box.sampler",
+    "by_value.catching",
     "deploy_guard",
     "error_transactions",
     "holds.pausing",

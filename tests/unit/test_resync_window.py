@@ -72,6 +72,6 @@ def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_ru
         ),
     }
     start = SimpleNamespace(id="id", token="b.1")
-    delivery: Any = SimpleNamespace(epoch=1, mid="m", release=0, start=start, blocked="")
+    delivery: Any = SimpleNamespace(epoch=1, mid="m", release=0, start=start, blocked="", caught=None)
     (again,) = on_site(Admission, **parts).judge([delivery])
     assert isinstance(again, Retry) and heard == ["b"] and 0 < again.pause <= TELL_AGAIN

@@ -71,6 +71,7 @@ class Way:
                 concerns=self.rules.__contains__,
                 must_ask=lambda *about: False,
                 reason=lambda *about, ask: "",
+                catch=lambda message, task: None,
             ),
             resync=SimpleNamespace(window=self.window),
             broadcasts=lambda message: False,
@@ -96,7 +97,10 @@ class Way:
 class SimpleHold(Hold):
     """A hold that keeps what it is told to."""
 
-    paused = asked = False
+    paused = asked = looked = False
+
+    def looks_into(self, task: str) -> bool:
+        return self.looked
 
     def parks(self, task: str, *, as_of_now: bool = False) -> bool:
         return self.paused
@@ -181,6 +185,7 @@ CHANGES: dict[str, Callable[[Way], object]] = {
     "a rule blocks the task": lambda way: way.rules.add("t"),
     "a person pauses the task": lambda way: setattr(way.hold, "paused", True),
     "a deploy is guarded": lambda way: setattr(way.hold, "asked", True),
+    "a hold looks into messages": lambda way: setattr(way.hold, "looked", True),
     "a limit of size is set": lambda way: way.policies.update(t=(Policy(max_payload_bytes=1), True)),
     "a limit is set for a queue": lambda way: way.policies.update(
         t=(Policy(by_queue={"q": Policy(max_payload_bytes=1)}), True)

@@ -14,6 +14,7 @@
 -- ARGV[7] limit_bytes  of what is parked; '' for none
 -- ARGV[8] pause_ms  for which it stays at least, 0 for none
 -- ARGV[9] note    why it is parked; '' for as the others say
+-- ARGV[10] effect  the key for which it waits, '' for none
 -- RETURNS OK | KEPT (a copy is parked already, one is enough) | HELD (there is no room) | CONFLICT (look again, or that one is no copy)
 -- JOURNALS parked
 local raw = redis.call('HGET', KEYS[1], ARGV[2]) or ''
@@ -40,7 +41,9 @@ local why = ARGV[9] ~= '' and ARGV[9] or pause > 0 and 'until it is due' or e.al
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(p), e))
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[6])
 -- What an earlier parking of it waited for holds it up no more.
-if pause > 0 then redis.call('HSET', KEYS[5], ARGV[2], now_ms() + pause) else redis.call('HDEL', KEYS[5], ARGV[2]) end
+if pause > 0 then redis.call('HSET', KEYS[5], ARGV[2], now_ms() + pause)
+elseif ARGV[10] ~= '' then redis.call('HSET', KEYS[5], ARGV[2], ARGV[10])
+else redis.call('HDEL', KEYS[5], ARGV[2]) end
 journal(KEYS[6], ARGV[1], {event = 'parked', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, state = 'TBDL', note = behind or why})
 return {'OK'}

@@ -1,0 +1,248 @@
+"""A person adds holds by value, and lifts them (NEW-27)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from celery_poison import causes
+from celery_poison.basics.text import nearest
+from celery_poison.desk.care import Care
+from celery_poison.desk.decisions import Chosen, Decisions, Listener, Outcome
+from celery_poison.desk.finder import Finder
+from celery_poison.desk.owner import default_actor
+from celery_poison.desk.releasing import HELD_BACK, Releases
+from celery_poison.desk.rules import with_note
+from celery_poison.desk.search import Condition as Field
+from celery_poison.desk.search import Filter
+from celery_poison.desk.store import Store
+from celery_poison.errors import ConfigurationError, MessageNotFound, PoisonError
+from celery_poison.extensions.by_value.conditions import Condition, call_of, parse_all
+from celery_poison.extensions.by_value.signatures import parameters_of
+from celery_poison.extensions.by_value.value_holds import EVERY_TASK, ValueHold, ValueHolds, brought_by
+from celery_poison.keep.body import json_of
+from celery_poison.keep.stored_message import stored_message
+from celery_poison.ledger import Ledger
+from celery_poison.model import MessageRecord, Record
+from celery_poison.states import State
+
+_HELD = Filter((Field("cause", "=", causes.HELD),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldNow(Record):
+    """A hold by value as it stands.
+
+    Attributes:
+        over: its time has passed; what it brought to quarantine is there still.
+        quarantined, waiting: messages that it keeps, in quarantine and in place.
+    """
+
+    hold: ValueHold
+    over: bool
+    quarantined: int
+    waiting: int
+
+    def as_dict(self) -> dict[str, Any]:
+        kept = {"over": self.over, "quarantined": self.quarantined, "waiting": self.waiting}
+        return {**self.hold.as_dict(), **kept}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifted(Record):
+    """The end of a hold, and of its messages.
+
+    Attributes:
+        lifted: it catches nothing any more; False: a release was stopped, and it stays in force.
+        outcomes: of each message that it had brought to quarantine.
+        kept: messages that stay there, since another hold catches them, too.
+    """
+
+    number: int
+    lifted: bool
+    outcomes: Sequence[Outcome]
+    kept: int
+
+
+def holds_now(ledger: Ledger) -> list[HoldNow]:
+    """Return all holds by value, the oldest first."""
+    holds = ValueHolds(ledger)
+    those, now = holds.all()
+    if not those:
+        return []
+    numbers = [brought_by(record.reason) for record in Finder(ledger).records(_HELD, State.NDLV)]
+    waits = [*holds.waiting().values()] if any(hold.waits for hold in those) else []
+    return [
+        HoldNow(
+            hold=hold,
+            over=hold.is_over(now),
+            quarantined=numbers.count(hold.number),
+            waiting=waits.count(hold.number),
+        )
+        for hold in those
+    ]
+
+
+class ValueHoldDesk:
+    """Holds and lifts. ``Quarantine`` has these methods; raises, ``actor`` and ``note`` are as of that."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._holds = ValueHolds(store.ledger)
+
+    def value_holds(self) -> list[HoldNow]:
+        """Return the holds by value, the oldest first."""
+        self._store.check_owner()
+        return holds_now(self._store.ledger)
+
+    def hold(
+        self,
+        where: str | Iterable[str],
+        *,
+        task: str = EVERY_TASK,
+        wait: bool = False,
+        seconds: float | None = None,
+        actor: str = "",
+        note: str = "",
+        force: bool = False,
+    ) -> ValueHold:
+        """Let no message begin any more whose arguments fall under ``where``.
+
+        Args:
+            where: conditions as ``"project_id=42"``, which must all hold.
+            task: of guarded tasks of this name, which may be a pattern.
+            wait: they wait in the ledger, and do not go to quarantine.
+            seconds: for how long; None: until a person lifts it.
+            force: even if no guarded task of this app has such an argument.
+
+        Raises:
+            ConfigurationError: a condition is none, or ``poison_observe_only``.
+            MessageNotFound: no guarded task has such an argument.
+        """
+        if self._store.settings.observe_only:
+            raise ConfigurationError("poison_observe_only is set: workers hold nothing back")
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise ConfigurationError(f"a hold cannot last {seconds} seconds")
+        self._store.check_owner()
+        typed, task = parse_all(where), task.strip() or EVERY_TASK
+        who: dict[str, Any] = {"actor": actor or default_actor(), "note": note}
+        new = ValueHold(number=0, where=typed, task=task, waits=wait, **who)
+        if not force:
+            self._refuse_unless_known(new)
+        lasts_ms = max(1, round(seconds * 1000)) if seconds else 0
+        lasting = f" for {seconds:g} s" if seconds else ""
+        number = self._holds.add(
+            typed,
+            task=task,
+            waits=wait,
+            lasts_ms=lasts_ms,
+            **who,
+            journalled=with_note(f"{new.words}{lasting}", note),
+        )
+        return next(hold for hold in self._holds.all()[0] if hold.number == number)
+
+    def lift(
+        self,
+        number: int,
+        *,
+        actor: str = "",
+        note: str = "",
+        care: Care | None = None,
+        on_outcome: Listener | None = None,
+        on_progress: Callable[[str], object] | None = None,
+        **how: Any,
+    ) -> Lifted:
+        """Release what a hold brought to quarantine, and catch nothing by it any more; what waits goes on.
+
+        It stays in force until all is released. Where the release stops, as after a death of the canary, and
+        when this process dies, it goes on: the same again goes on with what is left.
+
+        Args:
+            care, on_progress, how: as of ``release``.
+
+        Raises:
+            MessageNotFound: there is no such hold, and nothing in quarantine that it brought there.
+            SecondPersonNeeded: as of ``release``; nothing is done yet.
+        """
+        self._store.check_owner()
+        those, now = self._holds.all()
+        found = next((hold for hold in those if hold.number == number), None)
+        others = [hold for hold in those if hold.number != number and not hold.is_over(now)]
+        outcomes: list[Outcome] = []
+        who: dict[str, Any] = {"actor": actor or default_actor(), "note": note}
+        more = {**how, "care": care, "on_outcome": on_outcome, "on_progress": on_progress}
+        kept, is_stopped = 0, False
+        for is_last in (False, True):  # once more for what came while the first were released
+            mids, kept = self._to_release(number, found, those, others, {each.mid for each in outcomes})
+            if found is None and not (mids or kept or is_last):
+                raise MessageNotFound(f"there is no hold {number}: `hold list` shows them")
+            chosen = Chosen(mids, f"--filter 'cause=held reason=\"hold {number}: *\"'", f"hold lift {number}")
+            if mids:
+                outcomes += self._releases.release(chosen, **who, **more)
+            is_stopped = any(each.error.startswith(HELD_BACK) for each in outcomes)
+            if is_stopped:
+                break
+            if not is_last and found is not None:
+                journalled = with_note(f"hold {number}: {found.words}", note)
+                self._holds.lift(number, actor=who["actor"], journalled=journalled)
+        return Lifted(number=number, lifted=not is_stopped, outcomes=outcomes, kept=kept)
+
+    @property
+    def _releases(self) -> Releases:
+        return Releases(self._store, Decisions(self._store))
+
+    def _to_release(
+        self,
+        number: int,
+        hold: ValueHold | None,
+        those: Sequence[ValueHold],
+        others: Sequence[ValueHold],
+        done: set[str],
+    ) -> tuple[list[str], int]:
+        """Return the messages that a lift of this hold releases, and how many other holds catch, too.
+
+        Its own is what it brought there, and what it caught, too, of a hold that was lifted before it.
+        """
+        known, mids, kept = {each.number for each in those}, [], 0
+        for record in Finder(self._store.ledger).records(_HELD, State.NDLV):
+            by = brought_by(record.reason)
+            is_left_over = hold is not None and by not in known and self._falls_under([hold], record)
+            if record.mid in done or not (by == number or is_left_over):
+                continue
+            if others and self._falls_under(others, record):
+                kept += 1
+            else:
+                mids.append(record.mid)
+        return mids, kept
+
+    def _falls_under(self, holds: Sequence[ValueHold], record: MessageRecord) -> bool:
+        checks = [check for hold in holds if (check := hold.check(self._store.app, record.task))]
+        try:
+            call = call_of(json_of(stored_message(self._store.kept(record.mid)))) if checks else None
+        except PoisonError:  # it is not in JSON, or gone
+            return False
+        return call is not None and any(check.holds(*call) for check in checks)
+
+    def tasks_of(self, hold: ValueHold) -> list[str]:
+        """Return the guarded tasks whose messages may fall under a hold, by name."""
+        return [task for task in self._tasks() if hold.check(self._store.app, task) is not None]
+
+    def _tasks(self) -> list[str]:
+        return sorted(task for task in self._store.guarded_tasks() if not task.startswith("celery"))
+
+    def _refuse_unless_known(self, new: ValueHold) -> None:
+        """Refuse what catches nothing: behind a typing error messages would run."""
+        if self.tasks_of(new):
+            return
+        app, tasks, cure = self._store.app, self._tasks(), " (force holds it all the same)"
+        named = [task for task in tasks if fnmatchcase(task, new.task)]
+        if not named:
+            raise MessageNotFound(f"this app guards no task {new.task!r}{nearest(new.task, tasks)}{cure}")
+        has_none = f"{named[0]} has no argument" if len(named) == 1 else "no guarded task has an argument"
+        names = {name for task in named for name in parameters_of(app, task).names}
+        for name in (Condition.parse(text).path[0] for text in new.where):
+            if name not in names:
+                raise MessageNotFound(f"{has_none} {name!r}{nearest(name, names)}{cure}")
+        raise MessageNotFound(f"no guarded task has all of these arguments: {new.words}{cure}")

@@ -1,0 +1,123 @@
+"""`celery poison hold add | list | lift` (NEW-27)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from celery_poison.desk.owner import default_actor
+from celery_poison.plugin import plugin_of
+from tests.apps.harness import Fleet
+from tests.cli.conftest import Console
+from tests.desk.keeping import Keeper
+
+
+def test_NEW_27_a_hold_is_added_listed_named_in_status_and_lifted(
+    console: Console, fleet: Fleet, keeper: Keeper
+) -> None:
+    added = console.run(
+        "hold", "add", "--where", "n=42", "--task", "fleet.he*", "--note", "broken", "--for", "2h"
+    )
+    assert added.stdout.startswith(
+        "hold 1  messages of 1 task (fleet.healthy) with n=42 go to quarantine, until "
+    )
+    assert "within a heartbeat" in added.stderr and "poison hold lift 1" in added.stderr
+    waits = console.json("hold", "add", "--where", "n=7 and seconds>1", "--wait", "--actor", "ann")
+    assert (waits["number"], waits["where"], waits["waits"]) == (2, ["n=7", "seconds>1"], True)
+    assert waits["tasks"] == ["fleet.busy", "fleet.healthy"], "no other task has both"
+
+    story = f"hold 1: n=42 of fleet.he*, by {default_actor()}"
+    mid = keeper.keep(_sent(fleet, keeper), "held", 0, reason=f"{story}: broken")
+    rows = console.json("hold", "list")
+    assert [(row["number"], row["quarantined"], row["over"]) for row in rows] == [
+        (1, 1, False),
+        (2, 0, False),
+    ]
+    assert "n=7 and seconds>1" in console.out("hold", "list")
+    assert [row["number"] for row in console.json("status")["value_holds"]] == [1, 2]
+    (line,) = [line for line in console.out("status").splitlines() if line.startswith("value_holds ")]
+    assert story in line and "broken (1 in quarantine)" in line
+    assert f"Reason: {story}" in console.out("show", mid)
+    assert "It has arguments that a person holds back." in console.out("show", mid)
+
+    lifted = console.run("hold", "lift", "1", "--note", "repaired")
+    assert lifted.stdout == "lifted  hold 1; 1 message released\n"
+    assert [raw["headers"]["poison_mid"] for raw in keeper.raw_on_redis()] == [mid]
+    assert console.json("hold", "lift", "2")["lifted"]
+    assert console.json("hold", "list") == [] and "value_holds" not in console.out("status")
+    assert "there is no hold 2" in console.run("hold", "lift", "2", status=1).stderr
+    assert f"lifted by {default_actor()}: hold 1: n=42 of fleet.he*: repaired" in console.out(
+        "journal", "tail"
+    )
+
+
+def _sent(fleet: Fleet, keeper: Keeper, n: int = 42) -> object:
+    fleet.send("healthy", n)
+    return keeper.receive()
+
+
+@pytest.mark.parametrize(
+    ("typed", "status", "said"),
+    [
+        (["n"], 2, "'n' is no condition: write argument=value"),
+        (["n==1"], 2, "'n==1' compares by '=='"),
+        (["secods=1"], 1, "has an argument 'secods': did you mean seconds?"),
+        (["n=1", "--task", "fleet.healty"], 1, "no task 'fleet.healty': did you mean fleet.healthy?"),
+        (["argument=1", "--task", "fleet.healthy"], 1, "fleet.healthy has no argument 'argument'"),
+        (["n=1 and argument=1"], 1, "no guarded task has all of these arguments: n=1 and argument=1"),
+    ],
+)
+def test_NEW_27_what_would_catch_nothing_is_refused_in_one_sentence(
+    console: Console, typed: list[str], status: int, said: str
+) -> None:
+    refused = console.run("hold", "add", "--where", *typed, status=status).stderr
+    assert said in refused and len(refused.splitlines()) == 1
+    if status == 1:
+        console.run("hold", "add", "--where", *typed, "--force")
+
+
+def test_NEW_27_a_worker_that_only_observes_holds_nothing_and_there_are_not_too_many(
+    console: Console,
+) -> None:
+    for _ in range(20):
+        console.run("hold", "add", "--where", "n=1")
+    assert (
+        "there are 20 holds by value already" in console.run("hold", "add", "--where", "n=1", status=2).stderr
+    )
+    plugin_of(console.app).override({"poison_observe_only": True})
+    assert "workers hold nothing back" in console.run("hold", "add", "--where", "n=1", status=2).stderr
+
+
+def test_NEW_27_a_lift_of_many_waits_for_a_second_person(
+    new_fleet: Callable[..., Fleet], redis_url: str
+) -> None:
+    fleet = new_fleet(redis_url, poison_second_person=2)
+    console, keeper = Console(fleet.app), Keeper(fleet.app)
+    console.run("hold", "add", "--where", "n=42")
+    for _ in range(2):
+        keeper.keep(_sent(fleet, keeper), "held", 0, reason="hold 1: n=42, by ann")
+    asked = console.run("hold", "lift", "1", "--actor", "ann", status=1).stderr
+    assert "nothing is done yet" in asked and "celery poison hold lift 1 --actor NAME" in asked
+    assert console.json("hold", "list") and len(fleet.quarantine.list()) == 2, "it stays in force"
+    assert console.json("hold", "lift", "1", "--actor", "bob")["lifted"]
+    assert not fleet.quarantine.list() and not console.json("hold", "list")
+    keeper.close()
+
+
+def test_NEW_27_status_proposes_a_hold_by_the_value_that_convicted_messages_share(
+    console: Console, fleet: Fleet, keeper: Keeper
+) -> None:
+    for number in range(3):
+        keeper.send_and_keep("fleet.busy", 42, float(number))
+    keeper.send_and_keep("fleet.busy", 7, 1.0)
+    said = console.out("status")
+    assert "3 convicted messages share n=42, and no other in quarantine does" in said
+    assert "poison hold add --where n=42 --note '...'" in said
+    assert console.json("status")["hold_proposed"] == {"where": ["n=42"], "messages": 3}
+    plugin_of(fleet.app).override({"poison_redact": ["n"]})
+    assert "n=42" not in json.dumps(console.json("status")) and "n=42" not in console.out("status")
+    plugin_of(fleet.app).override({"poison_redact": []})
+    console.run("hold", "add", "--where", "n=42")
+    assert console.json("status").get("hold_proposed") is None
