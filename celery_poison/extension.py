@@ -144,6 +144,10 @@ class Extension:
         """
         return evidence
 
+    def incident_notes(self, ledger: Ledger, incidents: Sequence[str]) -> Iterable[tuple[str, str]]:
+        """Return sentences about deaths of workers, each after its incident."""
+        return ()
+
     def serving(self, app: Any) -> None:
         """A process begins that runs tasks of ``app``: tasks of an extension's own are added here."""
 
@@ -177,6 +181,7 @@ class Extensions:
         self.helpers, self.services = bind(Extension.helpers), bind(Extension.services)
         self.facts, self.postponing = bind(Extension.facts), bind(Extension.postponing)
         self.testify, self.following = bind(Extension.testify), bind(Extension.following)
+        self.incident_notes = bind(Extension.incident_notes)
 
     @classmethod
     def of(cls, host: Any) -> Extensions:

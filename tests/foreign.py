@@ -41,6 +41,7 @@ FIELDS = {
     "outbox_blocked": ["celery", "celery\tfleet.healthy"],
     "counts": ["crashed:oom", "quarantined:oom", "cleared", "recovered:inf", "recovered_ms"],
     "deaths_by_day": ["20000 fleet.healthy", "20000", "x y", "99999999999999999999 t"],
+    "cost": ["runs 20000 oom a", "ms 20000 oom a", "runs all oom a", "ms in 20000 inc1", "x y", "ms"],
     "gate": ["until", "closed_at", "deaths", "fleet", "lifted_at", "lifted_by"],
     "meta": ["schema", "app", "broker", "address", "server", "secret"],
     "notified": ["gate:0", "x:y"],

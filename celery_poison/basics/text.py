@@ -107,6 +107,18 @@ def span(seconds: float) -> str:
     return f"{brief[:-1]} {'min' if brief[-1] == 'm' else brief[-1]}"
 
 
+def span_in_two(seconds: float) -> str:
+    """Return a span in its two largest units, e.g. ``3 h 12 min``; below ten seconds as ``4.2 s``."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    left, words = round(seconds), list[str]()
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        number, left = divmod(left, unit)
+        if words or number:
+            words.append(f"{number} {name}")
+    return " ".join(word for word in words[:2] if not word.startswith("0 "))
+
+
 def size(number: int) -> str:
     """Return a number of bytes for people, e.g. ``417.0 kB``."""
     for unit, name in ((1 << 20, "MB"), (1 << 10, "kB")):

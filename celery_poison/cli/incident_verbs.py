@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from celery_poison import causes
+from celery_poison.basics.numbers import milliseconds
 from celery_poison.basics.text import (
     argument,
     clean,
@@ -16,6 +17,7 @@ from celery_poison.basics.text import (
     count_of,
     near_paths,
     short,
+    span_in_two,
     utc,
 )
 from celery_poison.cli.command import (
@@ -36,17 +38,16 @@ from celery_poison.cli.output import (
     say,
     wants_json,
 )
-from celery_poison.desk import sentences, timeline
+from celery_poison.desk import Quarantine, sentences, timeline
 from celery_poison.desk.evidence import additions_of, died_when, sentence_of
 from celery_poison.desk.survey import process_deaths
 from celery_poison.ledger.fleet_model import Incident
 from celery_poison.ledger.journal_read import ENTRIES_READ
-from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.states import Event
 
-#: Deaths for which `incidents` names the task whose memory grew.
+#: Deaths for which `incidents` says more: what they cost, and the task whose memory grew.
 _ADDED = 5
 
 
@@ -63,11 +64,12 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
     celery -A proj poison incidents
     celery -A proj poison incidents show 3f2a9c0d11ee
     """
-    queries = open_quarantine(ctx).queries
+    quarantine = open_quarantine(ctx)
+    queries = quarantine.queries
     if words:
         if len(words) != 2 or words[0] != "show":
             raise click.UsageError("write incidents, or incidents show ID")
-        return _show_incident(queries, words[1])
+        return _show_incident(quarantine, words[1])
     records = queries.incidents(limit)
     headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "SUSPECTS", "PUT BACK", "WORKER")
     died = {} if wants_json() else process_deaths(queries.counts())
@@ -81,15 +83,17 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
     hint = f"next: {command(f'poison incidents show {records[0].incident}')}" if records else ""
     answer_table(records, headings, _incident_row, "no worker has died", fit=True, title=title)
     if not wants_json():
-        added = [incident for incident in records if additions_of(incident.evidence)][:_ADDED]
-        lines += [clean(f"{each.incident}: {additions_of(each.evidence)}") for each in added]
+        notes = quarantine.incident_notes([incident.incident for incident in records])
+        added = ((each.incident, additions_of(each.evidence), notes.get(each.incident)) for each in records)
+        told = [(name, " ".join(filter(None, words))) for name, *words in added if any(words)]
+        lines += [clean(f"{name}: {sentence}") for name, sentence in told[:_ADDED]]
     for line in filter(None, lines):
         print_wrapped(line, "", 0)
     if wants_json():
         return
     if alone:
         click.echo("")
-        print_table(("DIED", "CAUSE", "TASK", "WHERE", "ID"), map(_alone_row, alone), fit=True)
+        print_table(("DIED", "CAUSE", "TASK", "RAN", "WHERE", "ID"), map(_alone_row, alone), fit=True)
     if not records and alone:
         newest = argument(short(alone[0]["id"]))
         hint = f"next: {command(f'poison show {newest}')}"
@@ -104,15 +108,18 @@ def _is_alone(entry: Mapping[str, str]) -> bool:
 
 def _alone_row(entry: Mapping[str, str]) -> tuple[object, ...]:
     place = causes.place_in(causes.Evidence.decode(entry["evidence"]).source)
-    return (_clock_of(entry), causes.short(entry["cause"]), entry["task"], place or "-", short(entry["id"]))
+    ran = milliseconds(entry["runtime_ms"])
+    words = (_clock_of(entry), causes.short(entry["cause"]), entry["task"])
+    return (*words, "-" if ran is None else span_in_two(ran), place or "-", short(entry["id"]))
 
 
 def _clock_of(entry: Mapping[str, str]) -> str:
     return clock(int(entry["at"].partition("-")[0]) / 1000)
 
 
-def _show_incident(queries: Views, id: str) -> None:
+def _show_incident(quarantine: Quarantine, id: str) -> None:
     """Print what is known of one death of a worker, and what the journal has of it, in its order."""
+    queries = quarantine.queries
     found = [each for each in queries.incidents(_SEARCHED) if each.incident.startswith(id)]
     if len(found) != 1:
         which = "no incident has that id" if not found else f"{len(found)} incidents begin with that id"
@@ -135,6 +142,7 @@ def _show_incident(queries: Views, id: str) -> None:
         ("recovery", took),
         ("put back", put_back or "nothing that is counted"),
         ("suspects", incident.flagged or "none: no message was running"),
+        *(("cost", clean(note)) for note in quarantine.incident_notes([incident.incident]).values()),
     )
     print_rows(rows, "  ")
     if not timeline.is_whole(entries):

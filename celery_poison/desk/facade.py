@@ -73,6 +73,7 @@ class Quarantine:
     fingerprint_of = _of("reading", Reading.fingerprint_of)
     history = _of("reading", Reading.history)
     journal = _of("reading", Reading.journal)
+    incident_notes = _of("reading", Reading.incident_notes)
 
     fail = _of("acts", Acts.fail)
     discard = _of("acts", Acts.discard)

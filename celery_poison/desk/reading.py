@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery_poison import causes
+from celery_poison.basics.calling import gather
 from celery_poison.desk.finder import Finder
 from celery_poison.desk.lookup import TYPED, Lookup, one_of
 from celery_poison.desk.search import By, Filter, Group
@@ -246,6 +247,14 @@ class Reading:
         client, keys = self._store.ledger.client, self._store.ledger.keys
         reach = extent(client, keys)
         return reach, extract(client, keys, after=after, until=reach.last or "0-0")
+
+    def incident_notes(self, incidents: Sequence[str]) -> dict[str, str]:
+        """Return sentences of extensions about deaths of workers, by their incidents."""
+        plugin, notes = self._store.plugin, dict[str, str]()
+        hooks = plugin.extensions.incident_notes
+        for incident, note in gather(hooks, plugin.complain, self._store.ledger, incidents):
+            notes[incident] = f"{notes.get(incident, '')} {note}".strip()
+        return notes
 
 
 def remembered(history: Sequence[Entry]) -> MessageRecord:

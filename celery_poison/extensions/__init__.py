@@ -14,7 +14,7 @@ from celery_poison.extension import Extension
 #: The rooms, in the order in which their hooks are called.
 ORDER: tuple[str, ...] = (
     *("outbox", "once", "limits", "error_transactions", "notify", "proposals", "holds", "deploy_guard"),
-    *("by_value", "black_box", "items", "telling", "repro", "rollout"),
+    *("by_value", "black_box", "items", "telling", "repro", "rollout", "cost"),
 )
 
 

@@ -107,7 +107,9 @@ def read(ledger: AsyncLedger, word: str) -> IncidentsShown:
     now = queries.now_ms() / 1000
     journal = queries.journal(count=ENTRIES_READ)
     judged = [entry for entry in journal if entry["mid"] and entry["event"] in _VERDICTS]
-    deaths = [_death(incident, judged) for incident in queries.incidents(INCIDENTS_SHOWN)]
+    incidents = queries.incidents(INCIDENTS_SHOWN)
+    notes = ledger.quarantine.incident_notes([incident.incident for incident in incidents])
+    deaths = [_death(incident, judged, notes.get(incident.incident, "")) for incident in incidents]
     alone = [words.at(entry) for entry in journal if entry["event"] == "crashed" and not entry["incident"]]
     marks = [(death.incident.died_at or 0.0, death.kind) for death in deaths]
     processes = [(moment, "process") for moment in alone]
@@ -128,7 +130,7 @@ def shortest(moments: Sequence[float], now: float) -> str:
     return next((word for word, span in SPANS.items() if now - min(moments) < span), [*SPANS][-1])
 
 
-def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDeath:
+def _death(incident: Incident, judged: Sequence[Mapping[str, str]], note: str) -> WorkerDeath:
     suspects: dict[str, Suspect] = {}
     for entry in judged:
         suspect, verdict = suspects.get(entry["mid"]), _VERDICTS[entry["event"]]
@@ -146,7 +148,7 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> WorkerDea
         took=f"{took:.1f} s" if took is not None else "still going on",
         noticed=_NOTICED.get(incident.how) or words.say(incident.how) or "–",
         evidence=words.say(sentence_of(incident.evidence), 1000),
-        additions=words.say(additions_of(incident.evidence)),
+        additions=words.say(" ".join(filter(None, (additions_of(incident.evidence), note))), 400),
         put_back=by_queue or str(incident.put_back),
         suspects=named,
         unnamed=len(suspects) - len(named),

@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 
+from celery_poison.basics.rooms import all_rooms
 from celery_poison.errors import (
     DecisionPending,
     Fenced,
@@ -56,6 +57,8 @@ _SENTENCES: Mapping[Code, tuple[type[PoisonError], str]] = {
 }
 
 _HEADER = re.compile(r"-- (KEYS|ARGV)\[(\d+)\] (\w+)")
+#: Where a script calls what extensions have for it, in ``lua/_at_NAME.lua``, with these arguments.
+_HOOK = re.compile(r"^--@ (\w+)\((.*)\)$", re.MULTILINE)
 
 
 class Script:
@@ -67,9 +70,22 @@ class Script:
 
     def __init__(self, name: str, text: str, parts: Sequence[str] = ()) -> None:
         self.name = name
-        self.text = _prelude(text, parts) + text
         self.keys = self._declared(text, "KEYS")
         self.arguments = self._declared(text, "ARGV")
+        text = _HOOK.sub(self._at_hook, text)
+        self.text = _prelude(text, parts) + text
+
+    def _at_hook(self, hook: re.Match[str]) -> str:
+        """Return the code of extensions at a hook, with own keys: if it fails, the script goes on."""
+        code = ""
+        for room in all_rooms():
+            file = resources.files(room).joinpath("lua", f"_at_{hook[1]}.lua")
+            if file.is_file():
+                own, after = file.read_text(encoding="utf-8"), len(self.keys)
+                self.keys += self._declared(own, "KEYS")
+                keys = ", ".join(f"KEYS[{number + 1}]" for number in range(after, len(self.keys)))
+                code += f"pcall(function(KEYS, ...)\n{own}end, {{{keys}}}, {hook[2]})\n"
+        return code
 
     def keys_of(self, by_name: Mapping[str, str]) -> list[str]:
         """Return its keys, in their order."""
@@ -120,7 +136,8 @@ def script(name: str) -> Script:
     """
     package, _, own = name.rpartition(":")
     files = resources.files(package).joinpath("lua").iterdir() if package else ()
-    parts = [_read(f.name.removesuffix(".lua"), package) for f in files if f.name.startswith("_")]
+    own_parts = (f.name.removesuffix(".lua") for f in files if re.match("_(?!at_)", f.name))
+    parts = [_read(part, package) for part in own_parts]
     return Script(own, _read(own, package or __package__), parts)
 
 

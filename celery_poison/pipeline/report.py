@@ -16,7 +16,8 @@ from typing import Any
 
 from celery_poison.pipeline.backtest import Replayed, as_dict
 from celery_poison.pipeline.blame import ALWAYS, PARTS, SIZES, Ask, anomalies, is_accused, is_worse_by_start
-from celery_poison.pipeline.chart import figure, safe
+from celery_poison.pipeline.chart import Measure, figure, safe
+from celery_poison.pipeline.cost import COST, says, span_of, sums
 from celery_poison.pipeline.grown import GREW, rows
 from celery_poison.pipeline.window import Window
 
@@ -41,6 +42,8 @@ group by grouping sets ((), (date), (date, cause)) order by date, cause
 """
 #: So many findings of each dimension are shown at once.
 _SHOWN = 5
+#: So many rows of what deaths cost.
+_LISTED = 30
 _KINDS = {
     "task_release": "release of a task",
     "shape": "form of arguments",
@@ -79,6 +82,7 @@ def gather(
         "causes": [row for row in deaths if not row["every"]],
         "releases": [row for row in tallied if not row["every"] and row["release"] is not None],
         "findings": _findings(blamed),
+        "cost": sums(as_json(row) for row in ask(window.fill(COST)).to_pylist()),
         "grown": rows(ask(window.fill(GREW)).to_pylist()),
         "blame": [as_json(row) for row in top(blamed, 12)],
         "backtest": replay["outcomes"],
@@ -182,6 +186,8 @@ def render(told: Mapping[str, Any]) -> str:
         missing = _items(told["left_out"])
         body.append(f'<aside class="suspicious"><h3>What is missing here</h3>{missing}</aside>')
     body += [_items(_counts(told)), figure(told["causes"], told["releases"], totals)]
+    if told["cost"]["totals"]["runs"]:
+        body += _cost(told)
     first = top(told["findings"], _SHOWN)
     body += ["<h2>Findings</h2>", *map(_finding, first)]
     if others := [row for row in told["findings"] if row not in first]:
@@ -202,6 +208,20 @@ def render(told: Mapping[str, Any]) -> str:
             body.append(f"<details><summary>{title}</summary><p>{safe(words)}</p>{table}</details>")
     page = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     return page.replace("{body}", "".join(body), 1)
+
+
+_LOST = Measure("ms", "run time thrown away a day", "Run time thrown away by day and cause", span_of)
+
+
+def _cost(shown: Mapping[str, Any]) -> list[str]:
+    """Return the cost of deaths: sentences, a picture, and a table by task."""
+    cost = shown["cost"]
+    lost = [{**row, "lost": span_of(row["ms"]), "again": span_of(row["again_ms"])} for row in cost["tasks"]]
+    table = _table(lost[:_LISTED], ["task", "cause", "runs", "lost", "again", "unknown"])
+    rest = f"<p>… and {len(lost) - _LISTED:,} more</p>" if len(lost) > _LISTED else ""
+    picture = figure(cost["days"], shown["releases"], shown["totals"], _LOST)
+    fold = f"<details><summary>By task and cause</summary>{table}{rest}</details>"
+    return ["<h2>What deaths cost</h2>", _items(says(cost["totals"])), picture, fold]
 
 
 def _headline(told: Mapping[str, Any]) -> str:

@@ -117,7 +117,7 @@ def _number(answer: Any) -> int:
 def left_behind(stage: Stage) -> dict[str, int]:
     """Return keys that no living worker needs, bytes that are too many for them, and temporary files."""
     found: dict[str, int] = {}
-    stays, size = {*_OF_BROKER, *(getattr(_KEYS, name) for name in _STAYS)}, 0
+    stays, size = {*_OF_BROKER, _KEYS.of("cost"), *(getattr(_KEYS, name) for name in _STAYS)}, 0
     with stage.ledger.client() as client:
         for key in client.scan_iter(count=1000):
             if key not in stays and not key.startswith(_STAY) and not key.endswith(_OF_CELERY):

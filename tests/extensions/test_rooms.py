@@ -28,6 +28,7 @@ WORDS = {
     "telling": "(?<!_)telling",
     "repro": "repro",
     "rollout": "rollout",
+    "cost": "costs?",
 }
 #: What is left. This list may only become shorter.
 LEFT = {

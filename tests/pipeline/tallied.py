@@ -26,7 +26,7 @@ select token, id, task, queue, split_part(split_part(worker, '/', 1), '@', 2) as
     select case min_by(d.event, (d."at", d.seq)) when 'cleared' then 'cleared' else 'proven' end
     from decided d where d.id = e.id and (d."at", d.seq) > (e."at", e.seq) having count(*) > 0
   ), 'open') end as proof,
-  crashes, payload_bytes, coalesce(runtime_ms, 0) as runtime_ms, memory_kb, fingerprint, evidence,
+  crashes, payload_bytes, runtime_ms, pid, memory_kb, fingerprint, evidence,
   run_memory_kb, enqueued_at, deliveries,
   "at" - to_milliseconds(least(coalesce(runtime_ms, 0), 604800000)) as started_at, "at" as ended_at, seq,
   cast("at" as date) as date
@@ -34,17 +34,17 @@ from ends e
 """
 _ALIVE = "(ended.end = 'rolled_back' or ended.end = 'finished' and outcome is distinct from 'lost')"
 _TABLES = {
-    "measured": """select date, task, release, payload_bytes, runtime_ms, cause,
+    "measured": """select date, task, release, payload_bytes, coalesce(runtime_ms, 0) as runtime_ms, cause,
       ended.end = 'crashed' as died,
       case when ended.end = 'crashed' then memory_kb else run_memory_kb end as run_memory_kb,
       case when deliveries = 1 and enqueued_at > 0 and ended.end <> 'crashed' then
-        greatest(0, epoch_ms(ended_at) - runtime_ms - enqueued_at) end as wait_ms
+        greatest(0, epoch_ms(ended_at) - coalesce(runtime_ms, 0) - enqueued_at) end as wait_ms
       from ended where ended.end in ('finished', 'crashed')""",
     "deaths": "select * from ended where ended.end = 'crashed'",
     "tallies": """select date, ended.end, outcome, proof, cause, task, queue, shape, host, release,
       case when payload_bytes < 1000 then 0 when payload_bytes is not null
         then least(6, cast(floor(log10(payload_bytes)) as int) - 2) end as size, count(*) as n,
-      count(fingerprint) as fingerprints, sum(runtime_ms) as runtime_ms, min(ended_at) as since
+      count(fingerprint) as fingerprints, coalesce(sum(runtime_ms), 0) as runtime_ms, min(ended_at) as since
       from ended group by all""",
     "kin": f"""select * from ended where fingerprint in (select fingerprint from deaths)
       or id in (select id from ended where not {_ALIVE} or ended.end = 'rolled_back')""",

@@ -45,6 +45,15 @@ def figures(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
         "findings": [
             {**row, "command": f"celery -A proj poison list --filter task={name}", "changed": False}
         ],
+        "cost": {
+            "totals": {"runs": 4, "unknown": 1, "ms": 11_520_000, "again_ms": 7_200_000},
+            "days": [
+                {"date": "2026-01-05", "cause": name, "ms": 7_200_000},
+                {"date": "2026-01-05", "cause": "oom", "ms": 3_600_000},
+                {"date": "2026-01-07", "cause": "oom", "ms": 720_000},
+            ],
+            "tasks": [{"task": name, "cause": "oom", "runs": 4, "unknown": 1, "ms": 9, "again_ms": 0}],
+        },
         "grown": [{"says": f"3 deaths: {name} grew to 1.6 GiB"}],
         "blame": [row],
         "backtest": [{**outcome, "policy": policy, "says": "as it is"}],
@@ -58,6 +67,8 @@ def _empty() -> dict[str, Any]:
     totals = dict.fromkeys(figures()["totals"], 0) | {"since": None, "until": None, "recovery_ms": None}
     nothing: dict[str, Any] = {name: [] for name in figures()}
     window = {"since": None, "until": None}
+    cost = dict.fromkeys(("runs", "unknown", "ms", "again_ms"), 0)
+    nothing["cost"] = {"totals": cost, "days": [], "tasks": []}
     return {**nothing, "totals": totals, "recommended": None, "window": window, "as_of": ""}
 
 
@@ -91,7 +102,7 @@ def _tree(page: str) -> tree.Element:
 def test_the_page_is_well_formed_whatever_things_are_called() -> None:
     from celery_poison.pipeline.report import render
 
-    for told, tables in ((figures(HOSTILE), 3), (figures("\u202e\x00" + "x" * 300), 3), (_empty(), 0)):
+    for told, tables in ((figures(HOSTILE), 4), (figures("\u202e\x00" + "x" * 300), 4), (_empty(), 0)):
         assert len([*_tree(render(told)).iter("table")]) == tables
 
 
@@ -183,6 +194,50 @@ def test_NEW_22_deaths_that_are_counted_in_several_ways_are_told_with_the_reason
     assert "replayed are 2 deaths: those of messages whose task id is known" in fewer
 
 
+def test_NEW_28_the_page_says_what_deaths_cost_and_what_of_it_is_not_known() -> None:
+    from celery_poison.pipeline.report import render
+
+    page = _words(_tree(render(figures())))
+    assert "4 runs were cut off, 3 h 12 min of work thrown away" in page
+    assert "2 h of it was done again: the journal has a later run of the same task id" in page
+    assert "of 1 of them the run time is not on record" in page
+    assert "run time thrown away a day, 3 h at most" in page
+    assert "What deaths cost" not in _words(_tree(render(_empty())))
+
+
+def test_NEW_28_work_is_counted_once_and_as_done_again_only_where_both_starts_are_on_record() -> None:
+    from celery_poison.pipeline.report import gather
+    from tests.pipeline import tallied
+    from tests.pipeline.entries import died, ran
+
+    def interrupted(id: str, token: str, s: float, **more: Any) -> dict[str, Any]:
+        return {**died(id, token, s, **more), "event": "interrupted", "outcome": None, "pid": 7, **more}
+
+    told = [
+        *(died("a", "a1", 10, ms=4_000), died("a", "a2", 20, ms=5_000)),  # convicted at the second
+        *(died("b", "b1", 30, ms=6_000, incident="i", cause="worker_lost"), ran("b", "b2", 50, ms=9_000)),
+        *(died("c", "c1", 60, ms=None), died("c", "c2", 61, ms=10**12)),
+        *(interrupted("d", "d1", 70, cause="shutdown", ms=2_000), ran("d", "d2", 80)),
+        interrupted("e", "e1", 90, cause="shutdown", ms=None),
+        # None of these had begun.
+        interrupted("f", "f1", 91, cause="shutdown", ms=None, pid=0),
+        interrupted("g", "g1", 92, cause="not_reached"),
+        died("h", "h1", 93, cause="receive"),
+        {**ran("i", "i1", 94), "event": "rolled_back"},
+    ]
+    cost = gather(tallied.entries(told), [])["cost"]
+    week = 7 * 86_400_000
+    assert cost["totals"] == {"runs": 7, "unknown": 2, "ms": 17_000 + week, "again_ms": 12_000}
+    found = {(row["cause"], row["runs"], row["unknown"], row["ms"], row["again_ms"]) for row in cost["days"]}
+    assert found == {
+        ("signal:9", 4, 1, 9_000 + week, 4_000),
+        ("worker_lost", 1, 0, 6_000, 6_000),
+        ("shutdown", 2, 1, 2_000, 2_000),
+    }
+    assert [row["cause"] for row in cost["tasks"]] == ["signal:9", "worker_lost", "shutdown"]
+    assert gather(tallied.entries([ran("a", "a1", 1)]), [])["cost"]["totals"]["runs"] == 0
+
+
 def test_NEW_22_where_nothing_was_compared_the_page_says_so() -> None:
     from celery_poison.pipeline.report import render
 
@@ -205,8 +260,15 @@ def test_NEW_22_the_picture_has_a_bar_for_each_day_and_cause_and_a_mark_for_each
 
     page = _tree(render(figures()))
     bars, lines = ([*page.iter(name)] for name in ("rect", "line"))
-    assert [(each.get("x"), each.get("height")) for each in bars] == [("0.1", "96.00"), ("2.1", "48.00")]
-    assert [each.get("x1") for each in lines] == ["1.587"]
+    deaths, cost = bars[:2], bars[2:]
+    assert [(each.get("x"), each.get("height")) for each in deaths] == [("0.1", "96.00"), ("2.1", "48.00")]
+    assert [each.get("x1") for each in lines] == ["1.587"] * 2
+    places = [(each.get("x"), each.get("height"), _words(each)) for each in cost]
+    assert places == [
+        ("0.1", "64.00", "2026-01-05: 2 h"),
+        ("0.1", "32.00", "2026-01-05: 1 h"),
+        ("2.1", "6.40", "2026-01-07: 12 min"),
+    ]
     assert "shop.pay since 2026-01-06 14:05" in _words(lines[0])
 
 

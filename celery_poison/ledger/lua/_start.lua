@@ -14,6 +14,11 @@ local function has_begun(e)
   return e.phase == 'R' and tonumber(e.pid) > 0
 end
 
+-- When it began, in ms: as its owner knows it, else as it is on record; 0: nobody knows.
+local function began_at(e, current)
+  return e.at_ms > 0 and e.at_ms or current and tonumber(current.at_ms) or 0
+end
+
 -- Notes that a run of a message was cut off, and how often it had been put back till then: where its task must not
 -- run twice, it is kept (NEW-16).
 local function note_cut_off(lineage, mid, cause)

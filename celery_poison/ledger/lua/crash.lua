@@ -40,11 +40,13 @@ local blame = ARGV[5]
 count(KEYS[8], 'crashed', ARGV[4])
 count_day(KEYS[10], now, e.task)
 count_lately(KEYS[10], now)
-local ran_ms = e.at_ms > 0 and math.max(0, (tonumber(ARGV[11]) or now) - e.at_ms) or ''
+local at_ms = began_at(e, current)
+local ran_ms = at_ms > 0 and math.max(0, (tonumber(ARGV[11]) or now) - at_ms) or ''
 local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e.task, queue = e.queue,
   worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], outcome = blame, deliveries = e.deliveries,
   runtime_ms = ran_ms, incident = ARGV[7], payload_bytes = e.payload_bytes}
 add_known(line, ARGV[10])
+--@ cut_off(now, line, KEYS[3], e.phase == 'R', ARGV[8] ~= '1')
 if ARGV[8] == '1' then
   line.state = 'DLVD'
   line.note = 'observed'

@@ -1,0 +1,39 @@
+-- cut_off: adds what a run had taken that was cut off: by day, cause and task, since the ledger began, and by the
+-- death of its worker. Where its message goes back, its history notes which number of the day that is.
+-- KEYS[1] cost hash
+local now, e, lineage, begun, goes_back = ...
+if not begun then return end
+local day, known = math.floor(now / 86400000), type(e.runtime_ms) == 'number'
+-- One entry that says nonsense spoils no sum: no run counts for more than a week.
+local ms = known and math.min(e.runtime_ms, 604800000) or 0
+
+-- The name of a sum, or that of the rest where `most` have one; sums of fourteen days ago go.
+local function name_of(group, word, rest, most)
+  local name, named = group .. ' ' .. word, 0
+  if redis.call('HEXISTS', KEYS[1], 'runs ' .. name) == 1 then return name end
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    local of = tonumber(string.match(field, '^%a+ (%d+) ') or string.match(field, '^%a+ in (%d+) '))
+    if of and of <= day - 14 then redis.call('HDEL', KEYS[1], field) end
+    if string.sub(field, 1, #group + 6) == 'runs ' .. group .. ' ' then named = named + 1 end
+  end
+  return named < most and name or rest and group .. ' ' .. rest
+end
+
+local function add(name)
+  redis.call('HINCRBY', KEYS[1], 'runs ' .. name, 1)
+  if ms > 0 then redis.call('HINCRBY', KEYS[1], 'ms ' .. name, ms) end
+  if not known then redis.call('HINCRBY', KEYS[1], 'unknown ' .. name, 1) end
+end
+
+local rest = e.cause .. ' '
+local word = rest .. string.sub(e.task, 1, 120)
+local today = name_of(tostring(day), word, rest, 50)
+add(today)
+add(name_of('all', word, rest, 199))
+local death = (e.incident or '') ~= '' and name_of('in ' .. day, e.incident, nil, 200)
+if death then add(death) end
+if goes_back then
+  redis.call('HSET', lineage, 'cost', e.token .. ' ' .. ms .. ' ' .. today)
+elseif ms > 0 then
+  redis.call('HINCRBY', KEYS[1], 'kept ' .. today, ms)
+end

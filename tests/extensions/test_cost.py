@@ -1,0 +1,250 @@
+"""What deaths cost is added up once, in the step that records them; what is not known is said (NEW-28)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from celery_poison import causes
+from celery_poison.basics.text import span_in_two
+from celery_poison.errors import StaleDelivery
+from celery_poison.extensions.cost.losses import Loss, Losses, Place, read
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.metrics import register
+from celery_poison.model import Start
+from celery_poison.plugin import plugin_of
+from celery_poison.states import State
+from celery_poison.testing import Supervisor, Worker, wait_until
+from tests import PATIENCE, sampled
+from tests.cli.conftest import Console
+from tests.extensions.toil import STEP, Toil
+from tests.metrics.conftest import scraped
+
+WORKER, WEEK = "w1@host/0a1b", 7 * 86_400_000
+
+
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    with open_redis(redis_url) as client:
+        yield Ledger(client, Keys("ns"))
+
+
+def _start(ledger: Ledger, name: str, *, ran: int | None = 5_000, **more: Any) -> Start:
+    """Return a start that began so many milliseconds ago, or nobody knows when."""
+    start = Start("R", f"0a1b.{name}", WORKER, 7, 0, 1, 0, name, "shop.convert", "celery", 2, 5, 10, 1)
+    return start._replace(at_ms=0 if ran is None else ledger.read.now_ms() - ran, **more)
+
+
+def _on_record(ledger: Ledger, mid: str, start: Start) -> None:
+    ledger.client.hset(ledger.keys.running, mid, start.encode())
+
+
+def _total(ledger: Ledger) -> Loss:
+    return sum(read(ledger).days.values(), Loss())
+
+
+def _is_about(ms: int, wanted: int) -> bool:
+    """Whether a run time is that, or more by what this machine has taken since."""
+    return wanted <= ms < wanted + 600_000
+
+
+@pytest.mark.parametrize("event", ["crash", "interrupt"])
+def test_NEW_28_a_run_counts_if_it_had_begun_and_its_time_only_if_its_start_is_on_record(
+    ledger: Ledger, event: str
+) -> None:
+    either = causes.SHUTDOWN, causes.NOT_REACHED
+    cases = product("RAC", (0, 7), (None, 5_000), (False, True), (1, 0), either)
+    for number, (phase, pid, ran, recorded, diverts, cause) in enumerate(cases):
+        before, name = _total(ledger), str(number)
+        start = _start(ledger, name, ran=ran, phase=phase, pid=pid, diverts=diverts)
+        if recorded:  # its process has written down what its worker has not heard of
+            _on_record(ledger, name, _start(ledger, name, phase=phase, pid=7, diverts=diverts))
+        elif event == "interrupt":  # one that is not on record has no end
+            _on_record(ledger, name, start)
+        record = getattr(ledger.messages, event)
+        for _ in range(2 if diverts else 1):  # what is only observed is told once
+            with suppress(StaleDelivery):
+                record(name, start, cause=cause, **({"shared": False} if event == "crash" else {}))
+        after = _total(ledger)
+        begun = phase == "R" and (event == "crash" or (cause != causes.NOT_REACHED and bool(pid or recorded)))
+        known = begun and bool(ran or recorded)
+        told = (phase, pid, ran, recorded, diverts, cause)
+        assert after.runs - before.runs == begun, told
+        assert after.unknown - before.unknown == (begun and not known), told
+        assert _is_about(after.ms - before.ms, 5_000) == known and known == (after.ms > before.ms), told
+        kept = after.kept - before.kept
+        assert kept == (after.ms - before.ms if not diverts else 0), told
+
+
+def test_NEW_28_what_was_thrown_away_counts_once_and_is_not_done_again_if_the_message_is_convicted(
+    ledger: Ledger,
+) -> None:
+    cases = product((False, True), ("R", "C"), (7, 0), ("crash", "interrupt"), (5_000, None))
+    for number, (same, phase, pid, event, ran) in enumerate(cases):
+        before, name = _total(ledger), str(number)
+        died = _start(ledger, name, ran=ran)
+        _on_record(ledger, name, died)
+        record = getattr(ledger.messages, event)
+        record(name, died, cause="oom", **({"shared": False} if event == "crash" else {}))
+        later = died if same else died._replace(token=f"0a1c.{name}", phase=phase, pid=pid)
+        ledger.quarantine.store(name, later, cause="oom", reason="", fields={"body": "x"})
+        after = _total(ledger)
+        ran_again = not same and phase == "R" and pid > 0
+        lost = after.ms - before.ms
+        told = (same, phase, pid, event, ran)
+        assert _is_about(lost, 5_000) if ran else lost == 0, told
+        assert after.runs - before.runs == 1 and after.kept - before.kept == (0 if ran_again else lost), told
+    before = _total(ledger)
+    ledger.quarantine.store("x", _start(ledger, "x"), cause="failure", reason="", fields={"body": "x"})
+    assert _total(ledger) == before, "what was never cut off has lost nothing"
+
+
+def test_NEW_28_sums_are_bounded_and_old_days_go(ledger: Ledger) -> None:
+    today, key = ledger.read.now_ms() // 86_400_000, ledger.keys.of("cost")
+    old = {f"ms {today - 14} oom a": 3, f"runs in {today - 14} i": 3, f"runs {today - 13} oom a": 5}
+    ledger.client.hset(key, mapping={**old, "runs x": 1, "else": 2})
+    for number in range(260):
+        start = _start(ledger, str(number), task=f"shop.{'x' * 200 if number == 7 else number}")
+        ledger.messages.crash(str(number), start, cause="oom", shared=False, incident=f"i{number}")
+    start = _start(ledger, "long", ran=10 * WEEK, task="shop.0")
+    ledger.messages.crash("long", start, cause="oom", shared=False)
+    fields = {name.decode() for name in ledger.client.hkeys(key)}
+    assert not fields & {f"ms {today - 14} oom a", f"runs in {today - 14} i"}
+    losses = read(ledger)
+    assert losses.days[Place(today - 13, "oom", "a")].runs == 5
+    days = [place for place in losses.days if place.day >= today]
+    assert len(days) <= 2 * 51 and max(len(place.task) for place in days) == 120
+    assert sum(losses.days[place].runs for place in days) == 261
+    assert len(losses.ever) == 200 and sum(loss.runs for loss in losses.ever.values()) == 261
+    assert 200 <= len(losses.deaths) <= 400
+    assert _is_about(losses.ever["oom", "shop.0"].ms, WEEK + 5_000), "no run counts for more than a week"
+
+
+def test_NEW_28_a_death_is_recorded_whatever_stands_in_the_place_of_the_sums(ledger: Ledger) -> None:
+    ledger.client.set(ledger.keys.of("cost"), "of somebody else")
+    start = _start(ledger, "a")
+    recorded = ledger.messages.crash("a", start, cause="oom", shared=False)
+    ledger.quarantine.store("a", start, cause="oom", reason="", fields={"body": "x"})
+    assert recorded.history.strikes == 1 and [each.mid for each in ledger.read.kept(State.NDLV)] == ["a"]
+
+
+@given(st.dictionaries(st.text(max_size=30) | st.sampled_from(["ms 7 a b", "runs in 7 i"]), st.integers()))
+def test_NEW_28_whatever_stands_in_the_hash_can_be_read_and_said(fields: dict[str, int]) -> None:
+    losses = Losses.of(fields, 7)
+    assert isinstance(losses.line, str) and json.dumps(losses.as_json()) and losses.worst is not None
+
+
+def test_NEW_28_the_sentence_says_what_is_done_twice_what_is_not_and_what_is_not_known() -> None:
+    convert, pay = "9 oom shop.convert", "9 shutdown shop.pay"
+    fields = {
+        f"runs {convert}": 38,
+        f"ms {convert}": 10_800_000,
+        f"kept {convert}": 600_000,
+        f"runs {pay}": 3,
+        f"ms {pay}": 1_320_000,
+        f"unknown {pay}": 2,
+        "runs 8 signal:9 shop.pay": 1,
+        "unknown 8 signal:9 shop.pay": 1,
+        "runs 3 oom a": 9,
+    }
+    assert Losses.of(fields, 9).line == (
+        "today (UTC): 41 runs cut off (38 oom, 3 shutdown), 3 h 12 min of work done twice, 2 h 50 min of it"
+        " by shop.convert; 10 min thrown away with messages that do not run again; of 2 of them the run time"
+        " is not on record; yesterday (UTC): 1 run cut off (1 SIGKILL); its run time is not on record"
+    )
+    assert Losses.of(fields, 11).line == "" and Losses.of({}, 9).line == ""
+    assert [(cause, task) for cause, task, _ in Losses.of(fields, 9).worst][:2] == [
+        ("oom", "shop.convert"),
+        ("shutdown", "shop.pay"),
+    ]
+    spans = {0: "0.0 s", 9.94: "9.9 s", 41.4: "41 s", 60: "1 min", 725: "12 min 5 s", 7_200: "2 h"}
+    spans |= {90_061: "1 d 1 h", 86_460: "1 d"}
+    assert {seconds: span_in_two(seconds) for seconds in spans} == spans
+
+
+def _stop_all(workers: Supervisor, how: Callable[[Worker], None]) -> None:
+    for worker in workers.workers:
+        how(worker)
+
+
+def _hang(toil: Toil, count: int) -> list[Any]:
+    """Begin tasks that hang, and wait until each has worked for more than some heartbeats."""
+    sent = [toil.begin("convert", 0.1, "hangs") for _ in range(count)]
+    toil.await_that(lambda: all(toil.worked().get((each.id, 1), 0) > 1 for each in sent), "they work")
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("broker_url", "pool"),
+    sampled(
+        [("redis", "prefork")],
+        [*product(("redis", "rabbitmq"), ("threads", "gevent", "solo")), ("rabbitmq", "prefork")],
+    ),
+    indirect=["broker_url"],
+)
+def test_NEW_28_what_deaths_cost_is_what_the_tasks_themselves_have_noted(
+    assemble: Callable[..., Toil], broker_url: str, pool: str
+) -> None:
+    toil = assemble(Toil, broker_url)
+    # A process, or where there is none the whole worker, dies once; dies twice and is convicted.
+    once, twice = toil.begin("convert", 0.4, "killed"), toil.begin("charge", 0.2, "killed", "killed")
+    with toil.supervise(2, pool) as workers:
+        workers.wait_ready()
+        assert once.get(timeout=PATIENCE) > 1
+        toil.await_that(toil.quarantine.list, "it is convicted")
+        # Whole workers die with what they run, and others are told to leave at once.
+        began = time.monotonic()
+        hung = _hang(toil, 2)
+        _stop_all(workers, Worker.kill_group)
+        spent = time.monotonic() - began
+        assert all(each.get(timeout=PATIENCE) > 1 for each in hung)
+        if pool == "prefork":
+            (left,) = _hang(toil, 1)
+            _stop_all(workers, Worker.quit)
+            assert left.get(timeout=PATIENCE) > 1
+    worked, ledger = toil.worked(), plugin_of(toil.app).open_ledger()
+    cut_off = toil.events("crashed", "interrupted")
+    lost = read(ledger)
+    total = sum(lost.ever.values(), Loss())
+    assert (total.runs, total.unknown) == (len(cut_off), 0) and len(cut_off) >= 5
+    assert total.ms == sum(int(entry["runtime_ms"]) for entry in cut_off), "as the journal has it, to the ms"
+    convicted = [entry for entry in cut_off if entry["id"] == twice.id][-1]
+    assert sum(loss.kept for loss in lost.days.values()) == int(convicted["runtime_ms"])
+    # A process' end is noticed late, never early; that of a worker counts from its last sign of life.
+    alone = [entry for entry in cut_off if entry["cause"] not in causes.OF_WORKERS]
+    assert bool(alone)
+    for entry in alone:
+        run = int(entry["deliveries"])
+        assert int(entry["runtime_ms"]) / 1000 >= worked[entry["id"], run] - STEP
+    ids = {each.id for each in hung}
+    of_workers = [entry for entry in cut_off if entry["id"] in ids and entry["incident"]]
+    assert len(of_workers) >= 2
+    assert all(0 < int(entry["runtime_ms"]) / 1000 <= spent for entry in of_workers)
+    assert pool != "prefork" or ("shutdown", "toil.convert") in lost.ever
+    by_incident = sum(lost.deaths.values(), Loss())
+    assert by_incident.runs == sum(bool(entry["incident"]) for entry in cut_off) >= 2
+
+    console = Console(toil.app)
+    line = next(each for each in console.out("status").splitlines() if each.startswith("cost "))
+    assert f"{len(cut_off)} runs cut off" in line and "do not run again" in line and "toil.convert" in line
+    ((name, loss), *_) = lost.deaths.items()
+    assert loss.sentence in " ".join(console.out("incidents", "show", name).split())
+    told = console.out("incidents")
+    assert any(f"{each}: " in told for each in lost.deaths)
+    assert console.json("status")["cost"]["incidents"][name]["ms"] == loss.ms
+    registry = CollectorRegistry()
+    with register(toil.app, interval=0.1, registry=registry):
+        wait_until(lambda: ("cut_off_seconds_total", ("signal:9", "toil.charge")) in scraped(registry))
+        seen = scraped(registry)
+    labels = "signal:9", "toil.charge"
+    assert seen["cut_off_seconds_total", labels] == lost.ever[labels].ms / 1000
