@@ -144,7 +144,7 @@ class Losses:
         found: dict[tuple[str, str], Loss] = {}
         for (_, cause, task), loss in self.days.items():
             found[cause, task] = found.get((cause, task), NOTHING) + loss
-        rows = [(cause, task, loss) for (cause, task), loss in found.items()]
+        rows = [(short(cause), task, loss) for (cause, task), loss in found.items()]
         return sorted(rows, key=lambda row: (-row[2].ms, -row[2].runs, row[:2]))
 
     def as_json(self) -> dict[str, Any]:
