@@ -254,6 +254,7 @@ def _become(order: dict[str, Any], output: int, connection: socket.socket) -> No
     _show(order["env"])
     os.environ.clear()
     os.environ.update(order["env"])
+    time.tzset()  # as a process that begins reads its zone
     paths = [path for path in order["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [order["cwd"], *paths, *(path for path in sys.path if path not in paths)]
     for stream in (sys.stdout, sys.stderr):
