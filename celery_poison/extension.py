@@ -135,12 +135,19 @@ class Extension:
         """Return the services that a worker runs beside its heartbeats; ``exits``: its pool's ``Exits``."""
         return ()
 
-    def testify(self, evidence: Evidence, worker: str, token: str, ledger: Ledger | None) -> Evidence:
-        """Return the evidence of a death, with additions of this extension.
+    def testify(self, evidence: Evidence, worker: str, token: str) -> Evidence:
+        """Return the evidence of a death in a worker's pool, with additions; that worker asks.
 
         Args:
-            token: of the start that died; empty: the worker itself died.
-            ledger: where the dead worker left notes; None: ``worker`` lives, and asks in its own process.
+            token: of the start that died.
+        """
+        return evidence
+
+    def recall(self, evidence: Evidence, worker: str, token: str, ledger: Ledger) -> Evidence:
+        """Return the evidence of a worker's death, with additions that it left in the ledger; another asks.
+
+        Args:
+            token: of a start that died with it; empty: the worker itself died.
         """
         return evidence
 
@@ -180,8 +187,8 @@ class Extensions:
         self.rounds, self.panel = bind(Extension.rounds), bind(Extension.panel)
         self.helpers, self.services = bind(Extension.helpers), bind(Extension.services)
         self.facts, self.postponing = bind(Extension.facts), bind(Extension.postponing)
-        self.testify, self.following = bind(Extension.testify), bind(Extension.following)
-        self.incident_notes = bind(Extension.incident_notes)
+        self.testify, self.recall = bind(Extension.testify), bind(Extension.recall)
+        self.following, self.incident_notes = bind(Extension.following), bind(Extension.incident_notes)
 
     @classmethod
     def of(cls, host: Any) -> Extensions:

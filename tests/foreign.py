@@ -30,6 +30,7 @@ NAMES = {
     "KEY": "k",
     "TOKEN": "b00t.1",
     "SHA": "0",
+    "DIGEST": "d" * 16,
 }
 #: Fields that a page tells in its sentences.
 FIELDS = {

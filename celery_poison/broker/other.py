@@ -15,21 +15,13 @@ from celery_poison.broker.port import Broker, Parcel
 _CURE = "use Redis or RabbitMQ for all that celery_poison promises"
 
 
-class OtherBroker(Broker):
-    """Any of kombu's virtual transports, its own or somebody else's.
-
-    Args:
-        driver_type: the transport's own; one that says "redis" is taken at its word.
-    """
+class VirtualBroker(Broker):
+    """One of kombu's virtual transports: the base of kinds that know little more of it."""
 
     lacks = (
         "bodies are kept after unpacking, and a dead worker's messages come back when the broker returns"
         " them, or never: each delivery is looked up for that"
     )
-
-    def __init__(self, driver_type: str = "") -> None:
-        self.title = driver_type
-        self.forgets = self.counts = driver_type == "redis"
 
     def examine(self, app: Celery, connection: Any) -> Iterator[Finding]:
         _ = connection.default_channel  # which connects
@@ -49,10 +41,20 @@ class OtherBroker(Broker):
         channel._put(parcel.queue, envelope(channel, parcel))
 
 
-class MemoryBroker(OtherBroker):
+class OtherBroker(VirtualBroker):
+    """Any transport that has no kind of its own, kombu's or somebody else's.
+
+    Args:
+        driver_type: the transport's own; one that says "redis" is taken at its word.
+    """
+
+    def __init__(self, driver_type: str) -> None:
+        self.title = driver_type
+        self.forgets = self.counts = driver_type == "redis"
+
+
+class MemoryBroker(VirtualBroker):
     """A broker in the memory of one process, as tests use it."""
 
+    title = "memory"
     ends_with_process = True
-
-    def __init__(self) -> None:
-        super().__init__("memory")

@@ -345,7 +345,7 @@ class Monitor:
         incident = uuid4().hex[:12]
         earlier = [*self._recovery.earlier_deaths(worker)] if self._gate else []
         evidence = last_heard(self._ledger, worker, how, self._looks)
-        hooks, complain = self._plugin.extensions.testify, self._plugin.complain
+        hooks, complain = self._plugin.extensions.recall, self._plugin.complain
         evidence = amend(hooks, complain, evidence, worker, "", self._ledger)
         dead = self._ledger.fleet.declare_dead(
             worker,

@@ -171,7 +171,7 @@ class Recovery:
 
     def _known(self, start: Start, death: _Death) -> Known:
         """Return the journal's other facts about the death of one start."""
-        hooks, complain = self._plugin.extensions.testify, self._plugin.complain
+        hooks, complain = self._plugin.extensions.recall, self._plugin.complain
         worker = death.incident.worker
         evidence = amend(hooks, complain, death.evidence, worker, start.token, self._ledger)
         return {"release": death.incident.release, "evidence": evidence.encode()}

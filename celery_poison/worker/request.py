@@ -189,7 +189,7 @@ class GuardedRequest(SentRequest):
         if evidence is not NO_EVIDENCE:
             needs, token = self.needs, self.poison_token
             hooks, complain = needs.extensions.testify, needs.complain
-            evidence = amend(hooks, complain, evidence, needs.me.worker, token, None)
+            evidence = amend(hooks, complain, evidence, needs.me.worker, token)
         run = EndedRun(
             End.OVERTAKEN if self.stage is Stage.OVERTAKEN else end,
             cause,

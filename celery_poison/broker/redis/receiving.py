@@ -105,8 +105,8 @@ class OwnedChannel(_Base):
     _receives = False
     _tag_in_flight = ""
     _scripts: Sequence[Any] = ()
-    #: Of the poll that goes on: whether it waits; how many questions come before that, and its keys.
-    _waits, _waits_for = True, 0.0
+    #: Of the poll that goes on: the seconds for which it waits, the number of questions before it, its keys.
+    _waits_for = 0.0
     _questions = 0
     _keys: Sequence[str] = ()
     _found = False
@@ -274,8 +274,8 @@ class OwnedChannel(_Base):
             patience = self._tracking.patience(connection, self._keys[3:], first)
         if patience is None:
             patience = self._patience
-        self._questions, self._waits, self._waits_for = len(questions), patience > 0, patience
-        wait = [["BLMOVE", first, arriving, "RIGHT", "LEFT", patience]] if self._waits else []
+        self._questions, self._waits_for = len(questions), patience
+        wait = [["BLMOVE", first, arriving, "RIGHT", "LEFT", patience]] if patience else []
         words = [self._tag_in_flight, time(), queues[0], *[queue for _, queue in rows]]
         self._tracking.asks()
         script = self._scripts[not self._found]
@@ -310,7 +310,7 @@ class OwnedChannel(_Base):
         try:
             if self._questions:
                 self._tracking.take_replies(*[self._reply(connection) for _ in range(self._questions)])
-            if self._waits:
+            if self._waits_for:
                 with suppress(self.ResponseError):  # the second reply is on its way all the same
                     moved = self.client.parse_response(connection, "BLMOVE")
             reply = self.client.parse_response(connection, "EVALSHA")
@@ -331,7 +331,7 @@ class OwnedChannel(_Base):
             self._tracking.begin()
             raise Empty
         self._found, self._patience = True, PATIENCE
-        if self._waits and moved is None:
+        if self._waits_for and moved is None:
             self._in_use_until = monotonic() + IN_USE
         queue, item = reply
         return text(queue), item
@@ -344,7 +344,7 @@ class OwnedChannel(_Base):
             return error
 
     def _nothing_came(self) -> None:
-        if self._waits and monotonic() >= self._in_use_until:
+        if self._waits_for and monotonic() >= self._in_use_until:
             self._patience = min(LONGEST, 2 * self._patience, self.books.longest_wait)
         self.book.nothing_came(self._tag_in_flight)
         self._tag_in_flight = ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from kombu.transport import virtual
 
-from celery_poison.broker.other import OtherBroker
+from celery_poison.broker.other import VirtualBroker
 from celery_poison.broker.port import ReceivingProcess
 
 
@@ -21,16 +21,14 @@ class SqsMessage(virtual.Message):
             self.delivery_info["redelivered"] = True
 
 
-class SqsBroker(OtherBroker):
+class SqsBroker(VirtualBroker):
     """SQS. Its count is approximate: even what it hands out for the first time is looked up."""
 
+    title = "sqs"
     lacks = (
         "bodies are kept after unpacking, and a dead worker's messages come back when their visibility"
         " timeout ends: each delivery is looked up for that"
     )
-
-    def __init__(self) -> None:
-        super().__init__("sqs")
 
     def guard(self, transport: Any, process: ReceivingProcess) -> Any:
         channel = type("Channel", (transport.Channel,), {"Message": SqsMessage})

@@ -33,16 +33,17 @@ class BlackBox(Extension):
         self._samplers.add(sampler)
         yield sampler.look
 
-    def testify(self, evidence: Evidence, worker: str, token: str, ledger: Ledger | None) -> Evidence:
-        from celery_poison.extensions.black_box.memory_record import Growth, read
-
-        if ledger is not None:
-            growth: Growth | None = read(ledger, worker)
-        elif evidence.signal in (None, signal.SIGKILL) and evidence.exit is None:
-            growths = (each.growth for each in list(self._samplers) if each.site.me.worker == worker)
-            growth = next(growths, None)
-        else:
+    def testify(self, evidence: Evidence, worker: str, token: str) -> Evidence:
+        if evidence.signal not in (None, signal.SIGKILL) or evidence.exit is not None:
             return evidence
+        growths = (each.growth for each in list(self._samplers) if each.site.me.worker == worker)
+        growth = next(growths, None)
+        return evidence if growth is None else growth.told_of(evidence, token)
+
+    def recall(self, evidence: Evidence, worker: str, token: str, ledger: Ledger) -> Evidence:
+        from celery_poison.extensions.black_box.memory_record import read
+
+        growth = read(ledger, worker)
         return evidence if growth is None else growth.told_of(evidence, token)
 
 

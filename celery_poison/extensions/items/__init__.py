@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from celery_poison.basics.parts import Service
 from celery_poison.causes import Evidence
 from celery_poison.extension import Extension
-from celery_poison.ledger import Ledger
 
 if TYPE_CHECKING:
     from celery_poison.extensions.items.mark_page import Mark, MarkPage
@@ -79,10 +78,10 @@ class Items(Extension):
                 self._left.pop(next(iter(self._left)))
             self._left[mark.token] = mark
 
-    def testify(self, evidence: Evidence, worker: str, token: str, ledger: Ledger | None) -> Evidence:
+    def testify(self, evidence: Evidence, worker: str, token: str) -> Evidence:
         from celery_poison.extensions.items.mark_page import find
 
-        if ledger is not None or not token:
+        if not token:
             return evidence
         mark = self._left.pop(token, None)
         for directory in () if mark else tuple(self._directories):
