@@ -91,7 +91,10 @@ def test_NEW_29_a_death_at_any_step_loses_nothing_and_has_nothing_run_twice(
 ) -> None:
     crew = _on(new_crew, broker, request)
     crew.module = "tests.worker.dies_postponing"  # type: ignore[misc]
-    with crew.worker("dies", concurrency=1, env={"DIES_AT": step}) as dies, _busy(crew):
+    # It comes first, so that its monitor is the active one, and receives nothing before the other is busy.
+    with crew.worker("dies", concurrency=1, env={"DIES_AT": step}, queues=["idle"]) as dies, _busy(crew):
+        dies.wait_ready()
+        crew.app.control.add_consumer("celery", destination=[dies.hostname])
         sent = [crew.app.send_task("fleet.new_guarded", (n,)) for n in range(MESSAGES)]
         crew.await_that(lambda: not dies.is_alive(), "it is killed")
         with crew.worker("old", concurrency=1):
@@ -116,8 +119,10 @@ def test_NEW_29_evidence_says_who_knew_a_task_and_could_not_take_it(
         crew.marks.open_gate()
         crew.quarantine.release([kept.id], force=True)
         crew.await_that(lambda: crew.marks.count("new_guarded", "start") == {0: 1}, "released, it runs")
-    with crew.worker("new", env=NEW, queues=["mail"]), crew.worker("old", concurrency=1):
-        _send(crew, 1)
+    with crew.worker("new", env=NEW, queues=["mail"]) as new, crew.worker("old", concurrency=1) as old:
+        for each in (new, old):
+            each.wait_ready()
+        _send(crew, 2)
         crew.await_that(crew.quarantine.list, "kept at once")
         assert crew.quarantine.list()[0].reason.endswith("; known to new@test, where celery is not consumed")
         assert not _panel(crew).decisions

@@ -68,8 +68,8 @@ class TaskNames:
         return sort_out(self._workers, self._digests[task], queue)
 
     def _read(self) -> list[tuple[WorkerRecord, str]]:
-        workers = self.ledger.read.workers(self._activation_ms)
-        workers = [worker for worker in workers if worker.alive and not worker.stopping]
+        # Of who is late with a heartbeat it is the monitor's to say that it is dead.
+        workers = [each for each in self.ledger.read.workers(self._activation_ms) if not each.stopping]
         with clear_errors("reading what workers know"):
             pipe = self.ledger.client.pipeline(transaction=False)
             for worker in workers:
