@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from celery_poison import Quarantine
+from celery_poison.errors import MessageNotFound
 from celery_poison.ledger import decisions as transitions
 from celery_poison.model import MessageRecord
 from celery_poison.testing import RedisServer
@@ -55,6 +56,8 @@ def test_NEW_27_what_falls_under_a_hold_does_not_begin_until_it_is_lifted_whatev
         first = desk.hold("n=42", actor="ann", note="its data is broken")
         second = desk.hold(["n>=70 and seconds=0.02"], task="fleet.h*", wait=True, actor="ann")
         assert (first.number, second.number) == (1, 2)
+        with pytest.raises(MessageNotFound, match="'secnods': did you mean seconds"):
+            desk.hold("secnods=1")  # although one task takes any name
         _log_has(crew, "hold 2: n>=70 and seconds=0.02 of fleet.h*, by ann")
         held = [
             *early[:1],

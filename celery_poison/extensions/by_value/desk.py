@@ -234,15 +234,16 @@ class ValueHoldDesk:
 
     def _refuse_unless_known(self, new: ValueHold) -> None:
         """Refuse what catches nothing: behind a typing error messages would run."""
-        if self.tasks_of(new):
-            return
         app, tasks, cure = self._store.app, self._tasks(), " (force holds it all the same)"
         named = [task for task in tasks if fnmatchcase(task, new.task)]
         if not named:
             raise MessageNotFound(f"this app guards no task {new.task!r}{nearest(new.task, tasks)}{cure}")
         has_none = f"{named[0]} has no argument" if len(named) == 1 else "no guarded task has an argument"
-        names = {name for task in named for name in parameters_of(app, task).names}
+        known = [parameters_of(app, task) for task in named]
+        names = {name for each in known for name in each.names}
         for name in (Condition.parse(text).path[0] for text in new.where):
-            if name not in names:
+            # Where one of many tasks takes any name, a typing error is as likely as that.
+            if name not in names and not all(each.is_open for each in known):
                 raise MessageNotFound(f"{has_none} {name!r}{nearest(name, names)}{cure}")
-        raise MessageNotFound(f"no guarded task has all of these arguments: {new.words}{cure}")
+        if not self.tasks_of(new):
+            raise MessageNotFound(f"no guarded task has all of these arguments: {new.words}{cure}")

@@ -23,12 +23,6 @@ def _holds(overview: Any) -> list[Any]:
 FAMILIES = (
     Family("value_holds", "Holds by value that are not lifted", lambda s, o: len(_holds(o))),
     Family(
-        "value_hold_messages",
-        "Messages that holds by value keep, in quarantine or in place",
-        lambda s, o: [((str(each.hold.number),), each.quarantined + each.waiting) for each in _holds(o)],
-        ("hold",),
-    ),
-    Family(
         "value_hold_looks_total",
         "Messages that were held against conditions of holds by value",
         lambda s, o: _work(o).looks,
