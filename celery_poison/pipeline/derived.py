@@ -35,7 +35,7 @@ from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS, VERSIONS
 from celery_poison.pipeline.seek import LOOK_BACK_MS, alive, company, having
-from celery_poison.pipeline.session import rebalanced, together
+from celery_poison.pipeline.session import has_tasks, kept, rebalanced, together
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
 from celery_poison.pipeline.window import Window, and_the_next, day, days_between, first_ms
@@ -122,8 +122,10 @@ class Derived:
         days = self._touched()
         rest, company = self._context(days)
         # No more of the company is asked for, and what is kept is kept whole.
-        rest, company = rest.persist(), company.select("token", "at", "worker", "runtime_ms").persist()
-        other = tables.ends(rest, company).persist()
+        company = company.select("token", "at", "worker", "runtime_ms")
+        if has_tasks(self._session):  # else both are in memory
+            rest, company = rest.persist(), company.persist()
+        other = kept(tables.ends(rest, company))
         try:
             self._update_days("exceptions", days, lambda: tables.troubled(other, rest, company))
             wide = days and and_the_next(days)

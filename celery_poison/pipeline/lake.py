@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -26,6 +27,7 @@ from celery_poison.basics.text import clean
 from celery_poison.errors import PoisonError
 from celery_poison.pipeline import sink
 from celery_poison.pipeline.schema import GAPS, JOURNAL, LAKE, LAST_MS, VERSIONS
+from celery_poison.pipeline.session import has_tasks
 from celery_poison.pipeline.window import day
 
 T = TypeVar("T")
@@ -35,6 +37,8 @@ GENERATED = "a generated history"
 _PARTITIONS = ("app", "date", "healthy")
 #: How often an append and a deletion are tried beside each other.
 _TRIES = 10
+#: So many rows of a table are held in memory, where the journal is small.
+_HELD_ROWS = 10_000
 #: In a path Spark takes some of these for a pattern, and Delta cannot name the others.
 _UNUSABLE = frozenset("[]{}*?\\^|%")
 #: Column, comparison and value, all of which must hold.
@@ -139,6 +143,7 @@ class Table:
         self._session, self.uri, self.partitions = session, uri, tuple(partitions)
         self._known, self._asked = known or StructType(), version
         self._delta: DeltaTable | None = None
+        self._held, self._lock = dict[str, Any](), Lock()
 
     @property
     def delta(self) -> DeltaTable:
@@ -171,6 +176,7 @@ class Table:
 
     def refresh(self) -> None:
         self._delta = None
+        self._held.clear()
 
     def position(self, app: str) -> Position | None:
         """Return how far the table reaches in the journal of an app; None where it has nothing of it."""
@@ -194,6 +200,8 @@ class Table:
         paths = self._uris(filters)
         if not paths:
             return self._session.createDataFrame([], schema)
+        if not has_tasks(self._session) and sink.rows_of(self.delta, paths) <= _HELD_ROWS:
+            return self._in_memory([*filters], schema)
         if not sink.is_local(self.uri):
             return sink.read(self._session, self.uri, self.files(filters), schema, columns)
         # deltalake quotes the directory, which Spark takes as it is; below it nothing needs quotes.
@@ -201,6 +209,13 @@ class Table:
         files = [f"{self.uri}/{'/'.join(path.split('/')[-below:])}" for path in paths]
         reader = self._session.read.schema(schema).option("basePath", self.uri)
         return reader.parquet(*files).select(*schema.names)
+
+    def _in_memory(self, filters: Filters, schema: StructType) -> Any:
+        """Return few rows, read once: Spark opens their files for each query as often as it names them."""
+        with self._lock:
+            if (asked := repr(filters)) not in self._held:
+                self._held[asked] = sink.read_here(self._session, self.uri, self.files(filters), schema)
+            return self._held[asked]
 
     def files(self, filters: Filters) -> list[tuple[str, str]]:
         """Return what :func:`sink.listed` tells of the files that :meth:`frame` would read, if any."""

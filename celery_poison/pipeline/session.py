@@ -51,6 +51,8 @@ _PROCESS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.ui.enabled": "false",
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    # Else PySpark asks Java about ten things for each column that is named, to tell where that was.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.log.structuredLogging.enabled": "false",
 }
 
@@ -104,6 +106,12 @@ def suit(session: Any, rows: int, said: Collection[str] = ()) -> None:
 def has_tasks(session: Any) -> bool:
     """Return whether what is ours is done by Spark's tasks; of few rows this process does it sooner."""
     return str(session.conf.get("spark.poison.tasks", "true")).lower() == "true"
+
+
+def kept(frame: Any) -> Any:
+    """Return a DataFrame that is asked for several times, so that its rows are made once."""
+    session = frame.sparkSession
+    return frame.persist() if has_tasks(session) else session.createDataFrame(frame.toArrow(), frame.schema)
 
 
 def rebalanced(session: Any, frame: Any, columns: Collection[str]) -> Any:

@@ -261,6 +261,12 @@ def read(
     return rows.withColumns(nulls).select(*schema.names)
 
 
+def read_here(session: Any, uri: str, files: Files, schema: StructType) -> Any:
+    """Return the few rows of a table as a DataFrame that this process reads."""
+    task = partial(_read, uri=uri, schema=arrow_schema(schema), columns=None)
+    return spread(session, files, "path string, parts string", task, schema)
+
+
 def _read(
     files: Iterator[pa.RecordBatch], uri: str, schema: pa.Schema, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
@@ -282,6 +288,13 @@ def listed(delta: Any, uris: Sequence[str]) -> list[tuple[str, str]]:
         for each in pa.table(delta.get_add_actions(flatten=True)).to_pylist()
         if each["path"] in paths
     ]
+
+
+def rows_of(delta: Any, uris: Sequence[str]) -> int:
+    """Return how many rows some files of a table have."""
+    names = {uri.rsplit("/", 1)[-1] for uri in uris}
+    files = pa.table(delta.get_add_actions()).select(["path", "num_records"]).to_pylist()
+    return sum(each["num_records"] or 0 for each in files if each["path"].rsplit("/", 1)[-1] in names)
 
 
 def within(delta: Any, column: str, values: Sequence[int]) -> bool:

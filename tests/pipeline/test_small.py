@@ -27,12 +27,18 @@ def test_NEW_7_the_command_itself_reports_to_the_byte_what_tasks_report(
 
     write_lake(World(attempts=8_000, days=4, deploy_every_days=2), tmp_path / "whole")
     done, here = list[int](), sink._here
+    opened, read = list[tuple[str, tuple[Any, ...]]](), sink.read_here
 
     def counted(*words: Any) -> Any:
         done.append(len(done))
         return here(*words)
 
+    def read_once(session: Any, uri: str, files: Any, schema: Any) -> Any:
+        opened.append((uri, tuple(files)))
+        return read(session, uri, files, schema)
+
     monkeypatch.setattr(sink, "_here", counted)
+    monkeypatch.setattr(sink, "read_here", read_once)
     conf = {name: spark.conf.get(name, None) for name in session._FEW}
     told = []
     try:
@@ -48,3 +54,5 @@ def test_NEW_7_the_command_itself_reports_to_the_byte_what_tasks_report(
         for name, value in conf.items():
             spark.conf.unset(name) if value is None else spark.conf.set(name, value)
     assert told[0] == told[1]
+    assert len({uri for uri, _ in opened}) > 4  # the journal's troubles and the tables made of them
+    assert len(opened) == len(set(opened)), "each is read once in a command"
