@@ -241,7 +241,9 @@ def test_pages_fit_a_dark_and_a_narrow_screen(
         drawn = [
             each for each in browser.find_elements(By.CSS_SELECTOR, ".poison-picture") if each.is_displayed()
         ]
-        assert [each.size["width"] < 400 for each in drawn] == [width < 768]
+        assert {each.size["width"] < 400 for each in drawn} == {width < 768}, (
+            "of workers and of their processes"
+        )
         sizes = "return arguments[0].querySelector('.axis').getBoundingClientRect().height"
         assert browser.execute_script(sizes, drawn[0]) > 9, "pixels of a figure on an axis"
     finally:
