@@ -320,8 +320,14 @@ class Evidence:
 
     @property
     def source(self) -> str:
-        """Where the user's own code was, as ``function (file:line)``: innermost, outside of libraries."""
-        return next(filter(is_users, self.stack), self.stack[0] if self.stack else "")
+        """Where the user's own code was, as ``function (file:line)``: innermost, outside of libraries.
+
+        What runs out of memory leaves no stack: there an extension may know the ``place``.
+        """
+        if self.stack or not self.oom:
+            return next(filter(is_users, self.stack), self.stack[0] if self.stack else "")
+        places = (str(getattr(each, "place", "")) for each in self.additions.values())
+        return next(filter(None, places), "")
 
     @property
     def is_from_outside(self) -> bool:

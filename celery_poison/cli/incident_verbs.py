@@ -91,9 +91,7 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
         print_wrapped(line, "", 0)
     if wants_json():
         return
-    if alone:
-        click.echo("")
-        print_table(("DIED", "CAUSE", "TASK", "RAN", "WHERE", "ID"), map(_alone_row, alone), fit=True)
+    _print_alone(alone, any_ever=bool(died))
     if not records and alone:
         newest = argument(short(alone[0]["id"]))
         hint = f"next: {command(f'poison show {newest}')}"
@@ -104,6 +102,15 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
 def _is_alone(entry: Mapping[str, str]) -> bool:
     """Whether a task process died whose worker lives on."""
     return entry["event"] == Event.CRASHED and entry["cause"] not in causes.OF_WORKERS
+
+
+def _print_alone(alone: Sequence[Mapping[str, str]], *, any_ever: bool) -> None:
+    """Print the deaths of task processes, and before them what to type for more: a line of its own."""
+    if any_ever:
+        click.echo(f"  {command('poison journal tail --deaths')}")
+    if alone:
+        click.echo("")
+        print_table(("DIED", "CAUSE", "TASK", "RAN", "WHERE", "ID"), map(_alone_row, alone), fit=True)
 
 
 def _alone_row(entry: Mapping[str, str]) -> tuple[object, ...]:
@@ -168,7 +175,7 @@ def _alone_line(alone: Mapping[str, int]) -> str:
         return ""
     of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
     died = count_of(sum(alone.values()), "task process")
-    return f"{died} died alone, since the ledger began: {of}; {command('poison journal tail --deaths')}"
+    return f"{died} died alone, since the ledger began: {of}"
 
 
 #: Where the journal's entries are looked for; older ones may be gone, too.

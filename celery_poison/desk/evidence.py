@@ -9,7 +9,7 @@ from typing import Final
 from celery_poison.basics.pulse import ALIVE
 from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.text import between
-from celery_poison.causes import Evidence
+from celery_poison.causes import NEAR, Evidence
 
 _NOTICED: Final[Mapping[str, str]] = {
     "gone": "All connections of its worker were gone at once.",
@@ -34,11 +34,11 @@ def died_when(evidence: Evidence) -> str:
 
 def sentence_of(evidence: Evidence) -> str:
     """Return the evidence in plain words; the empty string for nothing."""
-    sentences = [_who_sent_it(evidence), additions_of(evidence)]
+    known = additions_of(evidence)
+    sentences = [_who_sent_it(evidence), known]
     if evidence.rss_kb:
-        whose = ", poison_trial_memory_limit" if evidence.limit_of == "trial" else ""
-        limit = f" (limit {evidence.limit_kb / 1024:,.0f} MiB{whose})" if evidence.limit_kb else ""
-        sentences.append(f"Memory: peak {evidence.rss_kb / 1024:,.0f} MiB{limit}.")
+        what = "Its peak was" if "Memory: " in known else "Memory: peak"
+        sentences.append(f"{what} {evidence.rss_kb / 1024:,.0f} MiB{_limit(evidence)}.")
     if evidence.stack and evidence.recursion:
         sentences.append(f"Its functions called each other without end, at last {evidence.stack[0]}.")
     elif evidence.stack:
@@ -46,6 +46,15 @@ def sentence_of(evidence: Evidence) -> str:
         what = "The event loop of its worker stood" if evidence.noticed else "Its Python code was"
         sentences.append(f"{what} in {evidence.source}{within}.")
     return " ".join(filter(None, sentences))
+
+
+def _limit(evidence: Evidence) -> str:
+    if not evidence.limit_kb:
+        return ""
+    whose = ", poison_trial_memory_limit" if evidence.limit_of == "trial" else ""
+    if evidence.oom and not whose and (evidence.rss_kb or 0) < NEAR * evidence.limit_kb:
+        whose = ", shared with the other processes of its worker"
+    return f" (limit {evidence.limit_kb / 1024:,.0f} MiB{whose})"
 
 
 def additions_of(evidence: Evidence) -> str:
@@ -56,9 +65,7 @@ def additions_of(evidence: Evidence) -> str:
 def _who_sent_it(evidence: Evidence) -> str:
     if evidence.noticed:
         return _of_the_worker(evidence)
-    if evidence.oom:
-        return "It was killed because memory ran out."
-    if evidence.signal == signal.SIGKILL:
+    if evidence.signal == signal.SIGKILL and not evidence.oom:
         unless = "" if evidence.oom is None else ", of which there is no sign"
         return (
             "The sender of SIGKILL is not known: the task itself, a person, or a kernel short of"

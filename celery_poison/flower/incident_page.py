@@ -82,7 +82,7 @@ class IncidentsShown(NamedTuple):
     """The content of the page.
 
     Attributes:
-        pictures: (legend, wide and narrow picture): of workers, and of pool processes where any has died.
+        pictures: (legend, wide and narrow picture): of workers, and of pool processes, where any has died.
         span: one of :data:`SPANS`.
         slowest: seconds of the longest recovery.
     """
@@ -114,11 +114,10 @@ def read(ledger: AsyncLedger, word: str) -> IncidentsShown:
     marks = [(death.incident.died_at or 0.0, death.kind) for death in deaths]
     processes = [(moment, "process") for moment in alone]
     span = word if word in SPANS else shortest([at for at, _ in (*marks, *processes)], now)
-    pictures: list[tuple[Mapping[str, str], list[str]]] = [
-        (KINDS, draw(KINDS, marks, now - SPANS[span], now))
-    ]
-    if processes:
-        pictures.append((PROCESSES, draw(PROCESSES, processes, now - SPANS[span], now)))
+    drawn: list[tuple[Mapping[str, str], list[tuple[float, str]]]] = [(KINDS, marks), (PROCESSES, processes)]
+    # Where nobody has died the first one says so.
+    drawn = [each for each in drawn if each[1]] or drawn[:1]
+    pictures = [(kinds, draw(kinds, died, now - SPANS[span], now)) for kinds, died in drawn]
     took = [death.incident.took for death in deaths if death.incident.took is not None]
     return IncidentsShown(deaths, len(alone), pictures, span, max(took, default=None))
 

@@ -12,7 +12,7 @@ from kombu.utils.json import dumps
 
 from celery_poison.basics.text import clean, count_of, duration, size, span, when
 from celery_poison.basics.text import short as short_id
-from celery_poison.causes import FAILURE, NO_CONVICTIONS, describe, short
+from celery_poison.causes import FAILURE, NO_CONVICTIONS, describe, place_in, short
 from celery_poison.model import MessageRecord
 
 STATES = {
@@ -120,6 +120,7 @@ NAMES: dict[str, Any] = {
     "own_reason": own_reason,
     "came_back": came_back,
     "kept_for": kept_for,
+    "place_of": lambda record: say(place_in(record.evidence.source)),
     "docs": docs,
     "zone": zone,
     "state_of": state,

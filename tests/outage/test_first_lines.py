@@ -51,7 +51,7 @@ POISONED = {
     "status": NEEDS_ONE,
     "list": LISTED,
     "groups": "CAUSE +TASK +MESSAGES +RELAPSED +OLDEST +NEWEST +GROUP",
-    "incidents": "2 task processes died alone, since the ledger began: 2 SIGSEGV; .* journal tail --deaths",
+    "incidents": "2 task processes died alone, since the ledger began: 2 SIGSEGV",
     "journal tail --deaths": r"[\d:]+ +fleet.segfault\[\w+\] killed its process by SIGSEGV on w\d@test .*",
     "release --all --dry-run": LISTED,
     "fail --all --dry-run": LISTED,

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.desk.evidence import sentence_of
 from celery_poison.desk.sentences import why
+from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
 from celery_poison.testing import wait_until
@@ -51,7 +52,7 @@ def test_what_nobody_understands_is_no_evidence(text: str) -> None:
 @pytest.mark.parametrize(
     ("evidence", "cause", "outside", "words"),
     [
-        (Evidence(signal=9, oom=True), "oom", False, "memory ran out"),
+        (Evidence(signal=9, oom=True), "oom", False, ""),
         (Evidence(signal=9, oom=False), "signal:9", False, "no sign"),
         (Evidence(signal=9), "signal:9", False, "not known"),
         (Evidence(signal=15, exit=15), "signal:15", True, "asked its process to end"),
@@ -75,6 +76,23 @@ def test_memory_is_told_by_its_peak_and_its_limit() -> None:
     told = sentence_of(Evidence(rss_kb=292_864, limit_kb=262_144, limit_of="trial"))
     assert told == "Memory: peak 286 MiB (limit 256 MiB, poison_trial_memory_limit)."
     assert sentence_of(Evidence(rss_kb=1_258_291)) == "Memory: peak 1,229 MiB."
+
+
+def test_NEW_14_what_ran_out_of_memory_says_so_once_why_below_the_limit_and_where() -> None:
+    at = "report (/srv/shop/tasks.py:32)"
+    grew = GrowthEvidence(grew_task="shop.report", grew_to_kb=390_144, grew_kb_s=58_594, grew_at=at)
+    died = Evidence(signal=9, oom=True, rss_kb=401_408, limit_kb=512_000, grown_kb=300_000).having(grew)
+    record = MessageRecord(
+        id="a", mid="b", task="shop.report", queue="q", state="NDLV", cause="oom", crashes=1, strikes=1
+    )
+    assert why(replace(record, evidence=died)) == (
+        "It was killed for using too much memory. Memory: shop.report grew 60 MB/s to 381 MiB (tasks.py:32)."
+        " Its peak was 392 MiB (limit 500 MiB, shared with the other processes of its worker)."
+    )
+    assert died.source == at and replace(died, stack=("f (x.py:1)",)).source == "f (x.py:1)"
+    assert replace(died, oom=None).source == "", "of another death it would explain nothing"
+    full = replace(died, rss_kb=500_000, additions={})
+    assert sentence_of(full) == "Memory: peak 488 MiB (limit 500 MiB)." and full.source == ""
 
 
 # --- what a process leaves behind --------------------------------------------------------------------

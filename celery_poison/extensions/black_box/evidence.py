@@ -17,7 +17,7 @@ class GrowthEvidence:
             share.
         grew_to_kb: private memory of the process that grew, in KiB, and
         grew_kb_s: how fast it grew at last, in KiB a second.
-        grew_at: where the Python code of what grew was, as ``function (file:line)``.
+        grew_at: where the Python code of what grew was, as ``function (file:line)``; of a message: its own.
         grew_curve: its memory at equal distances of time until the last look, in KiB, at most
             :data:`causes.MOST_NUMBERS` numbers, and
         grew_for_s: over how many seconds.
@@ -31,6 +31,11 @@ class GrowthEvidence:
     grew_curve: tuple[int, ...] = ()
     grew_for_s: float | None = None
     flat: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where its own code was, if it is the evidence of a message that ran out of memory."""
+        return self.grew_at
 
 
 FIELDS = GrowthEvidence

@@ -119,7 +119,7 @@ class Growth:
             grew_task=named.task,
             grew_to_kb=named.kb,
             grew_kb_s=named.speed or None,
-            grew_at=named.at,
+            grew_at=named.at if is_own else "",
             grew_curve=tuple(self.curve),
             grew_for_s=self.seconds or None,
             flat=self._flat_beside(named),
