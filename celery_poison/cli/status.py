@@ -154,7 +154,10 @@ def _deaths_line(seen: Overview) -> Iterator[str]:
 
 
 def _waiting_line(queues: Sequence[Backlog]) -> str:
-    """Return how much waits, the longest queue first; that nothing does only if each was counted."""
+    """Return how much waits, the longest queue first; that nothing does only if each was counted.
+
+    For how long is not said: neither a list in Redis nor a queue of AMQP knows when its messages came.
+    """
     counted = sorted((-each.waiting, each.queue) for each in queues if each.waiting)
     if counted:
         return f"waiting: {first_of([f'{-number} in {queue}' for number, queue in counted], 4)}"
