@@ -40,6 +40,8 @@ def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[
         return [(command(f"poison show {argument(record.edited_to)}"), "its changed copy")]
     if record.state == State.FAIL and record.resolution == "discarded":
         return [(command(f"poison restore {id}"), "bring it back into quarantine")]
+    if record.state == State.DLVD and record.cause:
+        return [(command("poison journal tail --deaths"), "what else has died")]
     if record.state in (State.FAIL, State.DLVD):
         return []
     if observe_only:

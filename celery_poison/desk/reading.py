@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from celery_poison import causes
 from celery_poison.basics.calling import gather
+from celery_poison.causes import Evidence
 from celery_poison.desk.finder import Finder
 from celery_poison.desk.lookup import TYPED, Lookup, one_of
 from celery_poison.desk.search import By, Filter, Group
@@ -262,4 +263,8 @@ def remembered(history: Sequence[Entry]) -> MessageRecord:
     last = history[-1]
     names = ("id", "mid", "task", "queue", "cause", "worker", "incident", *_COUNTS)
     found = MessageRecord.from_hash({name: last[name] for name in names}, State(last["state"]))
-    return replace(found, releases=sum(entry["event"] == Event.RELEASED for entry in history))
+    died = [entry.get("evidence", "") for entry in history if entry["event"] == Event.CRASHED]
+    evidence = Evidence.decode(died[-1]) if died else found.evidence
+    return replace(
+        found, evidence=evidence, releases=sum(entry["event"] == Event.RELEASED for entry in history)
+    )

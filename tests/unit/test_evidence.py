@@ -19,7 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
+from celery_poison.cli.next_acts import acts_on
 from celery_poison.desk.evidence import sentence_of
+from celery_poison.desk.reading import remembered
 from celery_poison.desk.sentences import why
 from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.model import MessageRecord
@@ -93,6 +95,17 @@ def test_NEW_14_what_ran_out_of_memory_says_so_once_why_below_the_limit_and_wher
     assert replace(died, oom=None).source == "", "of another death it would explain nothing"
     full = replace(died, rss_kb=500_000, additions={})
     assert sentence_of(full) == "Memory: peak 488 MiB (limit 500 MiB)." and full.source == ""
+
+
+def test_NEW_14_a_death_of_which_only_the_journal_knows_is_shown_with_its_place_and_a_next_command() -> None:
+    died = Evidence(signal=11, stack=("render (/srv/shop.py:7)",)).encode()
+    names = ("id", "mid", "task", "queue", "worker", "incident", "deliveries", "strikes", "failures")
+    entry = dict.fromkeys(names, "") | {"state": "DLVD", "cause": "signal:11", "crashes": "0"}
+    record = remembered([{**entry, "event": "crashed", "evidence": died}])
+    assert record.evidence.source == "render (/srv/shop.py:7)"
+    ((typed, _),) = acts_on(record)
+    assert typed.endswith(" poison journal tail --deaths")
+    assert acts_on(replace(record, cause="")) == [], "it ended well"
 
 
 # --- what a process leaves behind --------------------------------------------------------------------
