@@ -7,6 +7,7 @@ from dataclasses import fields
 from inspect import signature
 from typing import Any, TypeVar
 
+from celery_poison.extension import Extensions
 from celery_poison.worker.plans import Plans
 from celery_poison.worker.site import Site
 
@@ -15,8 +16,13 @@ _OF_A_SITE = [each.name for each in fields(Site)]
 
 
 def site(**parts: Any) -> Site:
-    """Return a site with these parts, and without the others."""
-    given: dict[str, Any] = {**dict.fromkeys(_OF_A_SITE), "plans": Plans(), **parts}
+    """Return a site with these parts, and without the others or any extension."""
+    given: dict[str, Any] = {
+        **dict.fromkeys(_OF_A_SITE),
+        "plans": Plans(),
+        "extensions": Extensions(),
+        **parts,
+    }
     return Site(**given)
 
 
