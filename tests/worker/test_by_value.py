@@ -131,11 +131,12 @@ def test_NEW_27_a_worker_that_is_killed_at_any_step_of_a_hold_loses_nothing_and_
     assert crew.marks.count("healthy", "start") == {1: 2, 2: 2}
 
 
+@pytest.mark.parametrize("step", sampled([4], [1]))
 def test_NEW_27_a_lift_that_is_killed_at_any_command_is_finished_by_the_next(
-    fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     sent = count()
-    for number in count(1):
+    for number in count(1, step):
         hold = fleet.quarantine.hold("n>=0", actor="ann")
         for _ in range(2):
             fleet.send("healthy", next(sent))
