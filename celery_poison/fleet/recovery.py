@@ -33,6 +33,8 @@ from celery_poison.upstream.results import StoredResults
 
 #: Seconds for which a finished start is remembered whose acknowledgement may be lost.
 REMEMBER = 6 * 3600.0
+#: Age in seconds of a start whose message nobody but a monitor has put back yet: no visibility timeout was over.
+JUST_NOW = 600.0
 
 #: Seconds for which a death that may convict waits for others: more of them may close the fleet gate.
 FLEET_PATIENCE = 1.0
@@ -253,7 +255,7 @@ class Recovery:
         """
         unknown = _Death(Incident(incident="", worker="", cause=causes.UNKNOWN), fence)
         under_way = set(self._queries.leases()) | set(self._queries.open_incidents())
-        now, seen = time.monotonic(), self._orphans
+        now, now_ms, seen = time.monotonic(), self._queries.now_ms(), self._orphans
         self._orphans = {}
         ended = set(self._queries.ended_tokens())  # before the starts: an end on record has its start there
         running = [(mid, start) for mid, start, _ in self._queries.running()]
@@ -271,7 +273,7 @@ class Recovery:
             if end is Ended.DONE:
                 if unheard > REMEMBER:
                     self._ledger.messages.clean_up([(mid, start.token)])
-                elif unheard > patience:
+                elif unheard > patience and now_ms - start.at_ms < JUST_NOW * 1000:
                     over.setdefault(start.worker.rpartition("/")[2], []).append((mid, start.token))
             elif unheard > patience and not self._queries.child_lives(start):
                 self._interrupt(mid, start, unknown)

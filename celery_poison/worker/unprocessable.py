@@ -319,7 +319,7 @@ class Unprocessable:
         is_kept, limit = False, self.site.settings.keep_unprocessable
         try:
             if case.cause == causes.UNKNOWN_TASK:
-                note = self.postpone(case.message, case.identity, case.start, case.epoch)
+                note = self._postpone(case)
                 if note is None:
                     return
                 case = replace(case, note=note)
@@ -337,6 +337,16 @@ class Unprocessable:
         except Exception as error:
             self.site.complain(error)
         self.site.loop.call_in_loop(partial(self._finish, case, is_kept=is_kept))
+
+    def _postpone(self, case: _Case) -> str | None:
+        """Return what :attr:`postpone` returns; a fault of it must not cost the message: it is kept then."""
+        try:
+            return self.postpone(case.message, case.identity, case.start, case.epoch)
+        except LedgerUnavailable:
+            raise
+        except Exception as error:
+            self.site.complain(error)
+            return ""
 
     def _finish(self, case: _Case, *, is_kept: bool) -> None:
         """Do what Celery does with it, and acknowledge it in any case."""

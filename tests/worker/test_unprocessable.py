@@ -263,6 +263,14 @@ def test_NEW_5_what_is_kept_and_nobody_heard_of_it_is_kept_once(
     assert len(Quarantine(site.app).list()) == 1
 
 
+def test_NEW_29_a_fault_while_a_message_is_postponed_does_not_cost_it(new_site: Callable[..., Site]) -> None:
+    site = new_site()
+    site.unprocessable.postpone = Mock(side_effect=ValueError("not a header"))
+    assert site.receive(UNKNOWN).acknowledged
+    assert [record.cause for record in Quarantine(site.app).list()] == ["unknown_task"]
+    assert [str(problem) for problem in site.problems] == ["not a header"]
+
+
 def test_NEW_5_what_admission_refuses_is_kept_as_malformed(new_site: Callable[..., Site]) -> None:
     site = new_site()
     known = UNKNOWN.replace(b"nowhere", b"task")
