@@ -33,7 +33,7 @@ from celery_poison.upstream.results import StoredResults
 
 #: Seconds for which a finished start is remembered whose acknowledgement may be lost.
 REMEMBER = 6 * 3600.0
-#: Age in seconds of a start whose message nobody but a monitor has put back yet: no visibility timeout was over.
+#: Age in seconds of a start whose message only a monitor can have put back: no visibility timeout was over.
 JUST_NOW = 600.0
 
 #: Seconds for which a death that may convict waits for others: more of them may close the fleet gate.
