@@ -21,7 +21,7 @@ BROUGHT = {
         "/api/poison/proposal$",
         "/api/poison/proposal/(apply|dismiss)$",
     },
-    "holds outbox": {
+    "holds by_value outbox": {
         "/poison/held/resume$",
         "/poison/held/begin$",
         "/api/poison/held$",
