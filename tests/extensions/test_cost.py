@@ -231,7 +231,7 @@ def test_NEW_28_what_deaths_cost_is_what_the_tasks_themselves_have_noted(
     assert len(of_workers) >= 2
     assert all(0 < int(entry["runtime_ms"]) / 1000 <= spent for entry in of_workers)
     if pool == "prefork" and broker_url.startswith("redis"):
-        # RabbitMQ may hand it on before its worker has said that it was cut off: the journal lacks that end, too.
+        # RabbitMQ may hand it on before its worker has said so: the journal lacks that end, too.
         assert ("shutdown", "toil.convert") in lost.ever
     by_incident = sum(lost.deaths.values(), Loss())
     assert by_incident.runs == sum(bool(entry["incident"]) for entry in cut_off) >= 2
