@@ -59,6 +59,8 @@ def route(
         came_from: the queue that it was consumed from.
         was_sent: it has been at a named destination before: it goes there once.
     """
+    if cause == causes.HELD:  # a worker of that queue would run it while the hold stands (NEW-27)
+        return SYSTEM_ROUTE
     by_cause = _by_cause(destination)
     chosen = by_cause.get(cause, by_cause.get(EVERY_CAUSE, SYSTEM))
     if chosen is None:

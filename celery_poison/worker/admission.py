@@ -121,9 +121,11 @@ class Admission:
         if policy.by_queue:
             policy = policy.at(home_of(message))
         again = self.inflight.meets_again(message, message.headers[MID])
-        suspected = again or plan.is_suspected or plan.is_asked
-        care = plan.is_paused or suspected or needs_care(message, policy)
-        caught = self.checker.catch(message, task) if plan.is_looked_into else None
+        suspected = again or plan.is_suspected
+        care = suspected or needs_care(message, policy)
+        # What needs care is not read before it was looked up, and is marked (let_in).
+        caught = self.checker.catch(message, task) if plan.is_looked_into and not care else None
+        suspected, care = suspected or plan.is_asked, care or plan.is_asked or plan.is_paused
         if not (care or caught or plan.is_blockable):
             return None
         delivery = note_delivery(
@@ -174,9 +176,10 @@ class Admission:
 
     def _ask_again(self, deliveries: Sequence[Delivery]) -> None:
         """Divert nothing by a rule that was taken back: messages may come before that is heard of here."""
-        for each in deliveries:
-            if each.caught is not None:
-                each.caught = self.checker.catch(each.message, each.start.task, as_of_now=True)
+        is_first = True  # one look at the ledger is enough for all of them
+        for each in (delivery for delivery in deliveries if delivery.caught is not None):
+            each.caught = self.checker.catch(each.message, each.start.task, as_of_now=is_first)
+            is_first = False
         blocked = [delivery for delivery in deliveries if delivery.blocked]
         if blocked and self.checker.refresh():
             for delivery in blocked:
@@ -386,8 +389,21 @@ class Admission:
         except Exception as error:
             self._refuse(delivery, causes.PAYLOAD, f"its body cannot be unpacked: {error!r}")
             return
+        if self._is_caught_open(delivery):
+            delivery.close_mark(self.recorder)  # it was read, and did no harm
+            self.inflight.forget_admitted(delivery.start.token)
+            self.judge_soon(delivery)
+            return
         self.handler(message)
         delivery.close_mark(self.recorder)  # it did not go to the pool: it waits for its time
+
+    def _is_caught_open(self, delivery: Delivery) -> bool:
+        """Whether a hold catches what could not be read before it was let in; it is judged again for that."""
+        task = delivery.start.task
+        plan = self.site.plans.known.get(task)
+        if plan is not None and plan.is_looked_into and not delivery.released:
+            delivery.caught = self.checker.catch(delivery.message, task)
+        return delivery.caught is not None
 
     def _is_doubtful(self, delivery: Delivery) -> bool:
         """Whether this worker may have been taken for dead."""

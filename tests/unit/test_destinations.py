@@ -50,6 +50,11 @@ def test_WAS_5_what_was_not_convicted_waits_for_a_person_and_so_does_what_kills_
         assert _route(None, cause) == SYSTEM_ROUTE
 
 
+@pytest.mark.parametrize("destination", ["dead.letters", LANE, {causes.HELD: "bigmem"}])
+def test_NEW_27_what_a_person_holds_goes_nowhere_where_a_worker_would_run_it(destination: Any) -> None:
+    assert _route(destination, causes.HELD) == SYSTEM_ROUTE
+
+
 def test_NEW_11_a_message_goes_to_a_named_destination_once_and_never_to_where_it_came_from() -> None:
     assert _route(LANE, "oom", was_sent=True) == SYSTEM_ROUTE
     assert _route(LANE, "oom", came_from="bigmem") == SYSTEM_ROUTE

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from kombu.transport import redis
 
+from celery_poison import causes
+from celery_poison.basics.parts import Caught, Hold
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.headers import identify
 from celery_poison.ledger import Keys, Ledger
@@ -51,7 +53,12 @@ class Site:
     """As much of a worker as messages meet on their way in, with a real ledger."""
 
     def __init__(
-        self, redis_url: str, settings: Settings | None = None, policies: Any = None, **checks: Any
+        self,
+        redis_url: str,
+        settings: Settings | None = None,
+        policies: Any = None,
+        holds: Any = (),
+        **checks: Any,
     ) -> None:
         self.handled: list[Any] = []
         self.kept: list[str] = []
@@ -87,7 +94,7 @@ class Site:
             ),
             "handler": self.handled.append,
             "refuse": lambda message, error: self.refused.append(message),
-            "holds": (),
+            "holds": holds,
             "policies": policies or {"t": (Policy(), True)},
             "outcomes": None,
             "lease": Lease(10.0),
@@ -258,3 +265,62 @@ def test_a_parked_message_is_not_dropped_for_what_its_equal_did_meanwhile(site: 
     assert message.headers["poison_mid"].startswith(f"{equal}:"), (
         "as a message of its own; the other is a copy"
     )
+
+
+class Looks(Hold):
+    """A hold that looks into messages."""
+
+    def looks_into(self, task: str) -> bool:
+        return True
+
+
+def test_NEW_27_what_was_delivered_before_is_not_read_for_a_hold_before_it_is_looked_up_and_marked(
+    site: Callable[..., Site],
+) -> None:
+    marks: list[list[tuple[str, str]]] = []
+    refreshed: list[bool] = []
+
+    def catch(message: Any, task: str, *, as_of_now: bool = False) -> Caught:
+        marks.append([*here.marks])
+        refreshed.append(as_of_now)
+        return Caught(causes.HELD, "hold 1: n=42", "")
+
+    here = site(holds=[Looks()], catch=catch, concerns=lambda task: False)
+    here.receive(1, redelivered=True)
+    assert not marks, "its body may be what killed the worker"
+    here.background.start()
+    wait_until(lambda: here.kept, timeout=60, what="in quarantine")
+    assert here.kept == ["m1 held hold 1: n=42"] and not here.handled and not here.complaints
+    assert marks[0] == [("put", "m1")] and refreshed[0] is False
+    here.receive(2, redelivered=False)
+    assert len(marks) == 3, "a first delivery is read at once"
+
+
+def test_NEW_27_a_body_above_the_limit_is_refused_unopened_whatever_holds_there_are(
+    site: Callable[..., Site],
+) -> None:
+    here = site(
+        holds=[Looks()],
+        policies={"t": (Policy(max_payload_bytes=5), True)},
+        catch=lambda *about, **how: pytest.fail("it was read"),
+        concerns=lambda task: False,
+    )
+    here.receive(1, redelivered=False)
+    here.background.start()
+    wait_until(lambda: here.kept, timeout=60, what="in quarantine")
+    assert here.kept[0].startswith("m1 payload") and not here.handled and not here.complaints
+
+
+def test_NEW_27_holds_are_refreshed_once_for_all_that_is_judged_together(site: Callable[..., Site]) -> None:
+    refreshed: list[bool] = []
+
+    def catch(message: Any, task: str, *, as_of_now: bool = False) -> Caught:
+        refreshed.append(as_of_now)
+        return Caught(causes.HELD, "hold 1: n=42", "")
+
+    here = site(holds=[Looks()], catch=catch, concerns=lambda task: False)
+    for number in range(20):
+        here.receive(number, redelivered=False)
+    here.background.start()
+    wait_until(lambda: len(here.kept) == 20, timeout=60, what="in quarantine")
+    assert refreshed.count(True) == 1
