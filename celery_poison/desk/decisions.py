@@ -125,11 +125,12 @@ class Chosen(list[str]):
 
     Attributes:
         typed: what is typed for the act, where that is not its name and these words.
+        is_agreed: a second person has asked for the act already, of which this is the rest.
     """
 
-    def __init__(self, ids: Iterable[str], words: str, typed: str = "") -> None:
+    def __init__(self, ids: Iterable[str], words: str, typed: str = "", *, is_agreed: bool = False) -> None:
         super().__init__(ids)
-        self.words, self.typed = words, typed
+        self.words, self.typed, self.is_agreed = words, typed, is_agreed
 
     @classmethod
     def matching(cls, ids: Iterable[str], text: str) -> Self:
@@ -206,7 +207,8 @@ class Decisions:
         """
         ids = ids if isinstance(ids, list) else [*several(ids)]
         least = self.store.settings.second_person
-        if least is None or (messages := len(set(ids))) < least:
+        is_agreed = isinstance(ids, Chosen) and ids.is_agreed
+        if least is None or is_agreed or (messages := len(set(ids))) < least:
             return ids
         words, to = ids.words if isinstance(ids, Chosen) else "", request.to
         act = "\n".join((request.verb, to, words or " ".join(sorted(set(ids)))))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from celery_poison import Quarantine
 from celery_poison.desk.owner import default_actor
+from celery_poison.desk.releasing import Releases
+from celery_poison.extensions.by_value import desk, flower
+from celery_poison.flower.choosing import NothingChosen
 from celery_poison.plugin import plugin_of
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
@@ -81,7 +86,8 @@ def test_NEW_27_what_would_catch_nothing_is_refused_in_one_sentence(
 def test_NEW_27_a_worker_that_only_observes_holds_nothing_and_there_are_not_too_many(
     console: Console,
 ) -> None:
-    for _ in range(20):
+    Quarantine(console.app).hold("n=1", seconds=0.001)
+    for _ in range(20):  # the one that is over does not count
         console.run("hold", "add", "--where", "n=1")
     assert (
         "there are 20 holds by value already" in console.run("hold", "add", "--where", "n=1", status=2).stderr
@@ -104,6 +110,64 @@ def test_NEW_27_a_lift_of_many_waits_for_a_second_person(
     assert console.json("hold", "lift", "1", "--actor", "bob")["lifted"]
     assert not fleet.quarantine.list() and not console.json("hold", "list")
     keeper.close()
+
+
+def test_NEW_27_a_hold_stays_in_force_until_a_pass_finds_nothing_new_and_all_is_released(
+    new_fleet: Callable[..., Fleet], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = new_fleet(redis_url, poison_second_person=2)
+    console, keeper = Console(fleet.app), Keeper(fleet.app)
+    release, coming = Releases.release, [2, 1]
+
+    def released(self: Releases, *args: Any, **how: Any) -> Any:
+        assert fleet.quarantine.value_holds(), "it is in force while anything is released"
+        outcomes = release(self, *args, **how)
+        for _ in range(coming.pop(0) if coming else 0):
+            keep()
+        return outcomes
+
+    def keep() -> str:
+        keeper.empty()  # what was released already
+        return keeper.keep(_sent(fleet, keeper), "held", 0, reason="hold 1: n=42, by ann")
+
+    console.run("hold", "add", "--where", "n=42")
+    for _ in range(2):
+        keep()
+    console.run("hold", "lift", "1", "--actor", "ann", status=1)
+    monkeypatch.setattr(Releases, "release", released)
+    fleet.app.send_task("shop.unknown", (42,))
+    unknown = keeper.keep(keeper.receive(), "held", 0, reason="hold 1: n=42, by ann")
+    refused = console.run("hold", "lift", "1", "--actor", "bob", status=1).stdout
+    assert "hold 1 stays in force; 5 messages released, 1 refused" in refused
+    assert [record.mid for record in fleet.quarantine.list()] == [unknown] and not coming
+    fleet.quarantine.discard([unknown])
+    assert console.run("hold", "lift", "1").stdout.startswith("lifted  hold 1; 0 messages released")
+    keep()  # a worker that had not heard of it
+    said = console.out("status")
+    assert "hold 1 is lifted, but 1 message of it in quarantine" in said and "poison hold lift 1" in said
+    monkeypatch.undo()
+    assert console.json("hold", "lift", "1")["lifted"] and not fleet.quarantine.list()
+    keeper.close()
+
+
+def test_NEW_27_what_another_hold_may_catch_stays_and_no_look_counts_without_end(
+    console: Console, fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        console.run("hold", "add", "--where", "n=42")
+    packed = fleet.app.tasks["fleet.healthy"].apply_async((42,), serializer="pickle")
+    keeper.keep(keeper.receive(), "held", 0, reason="hold 1: n=42, by ann")
+    fleet.app.send_task("shop.unknown", (42,))
+    keeper.keep(keeper.receive(), "held", 0, reason="hold 1: n=42, by ann")
+    keeper.keep(_sent(fleet, keeper, 7), "held", 0, reason="hold 1: n=42, by ann")
+    monkeypatch.setattr(desk, "COUNTED", 1)
+    assert "(over 1 in quarantine)" in console.out("status")
+    lifted = console.json("hold", "lift", "1")
+    assert (lifted["lifted"], lifted["kept"], len(lifted["outcomes"])) == (True, 2, 1)
+    assert packed.id in {record.id for record in fleet.quarantine.list()}
+    monkeypatch.setattr(flower, "MOST", -1)
+    with pytest.raises(NothingChosen, match="poison hold lift 2"):
+        flower.PART.holds["value"].end(fleet.app, "2", "")
 
 
 def test_NEW_27_status_proposes_a_hold_by_the_value_that_convicted_messages_share(

@@ -452,6 +452,22 @@ def test_NEW_5_what_never_reached_a_task_is_under_no_suspicion_when_it_is_releas
     assert ledger.client.ttl(ledger.keys.lineage(start.id)) > 0, "no run of an unguarded task clears it"
 
 
+@pytest.mark.parametrize("deaths", [0, 1])
+def test_NEW_27_what_never_began_is_under_no_suspicion_when_its_hold_is_lifted(
+    ledgers: list[Ledger], deaths: int
+) -> None:
+    ledger, start = ledgers[0], start_of("m", "t1")
+    for _ in range(deaths):
+        ledger.messages.claim("m", b"", start)
+        ledger.messages.crash("m", start, cause="signal:9", shared=False)
+        start = start._replace(token="t2")
+    ledger.quarantine.store("m", start, cause="held", reason="hold 1: n=1", fields={"body": b"x"})
+    ledger.decisions.complete_release("m", start.id, ledger.decisions.decide("m", "release", "ann"))
+    state = ledger.messages.look("m", start.id, 1000)
+    assert (state.history.candidate, state.history.probation) == (deaths > 0, deaths > 0)
+    assert state.release == 1 and len([*ledger.read.candidates()]) == deaths
+
+
 def test_NEW_6_a_release_that_keeps_the_counts_goes_on_with_them_and_what_ends_alive_owes_nothing(
     ledgers: list[Ledger],
 ) -> None:

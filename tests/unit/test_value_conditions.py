@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.errors import ConfigurationError
+from celery_poison.extensions.by_value.catching import Catching
 from celery_poison.extensions.by_value.conditions import Check, Condition, call_of, parse_all
 from celery_poison.extensions.by_value.proposing import Kept, propose
 from celery_poison.extensions.by_value.signatures import Parameters, parameters_of
@@ -77,6 +79,7 @@ def test_NEW_27_a_condition_does_not_hold(text: str, value: Any) -> None:
         ("n=" + "9" * 300, "is no condition"),
         ("", "is no condition"),
         ("n=1 and", "is no condition"),
+        ("a=1 and " + " " * 1600 + "b=1", "conditions of 1611 characters: 1600 are allowed"),
         ("a=1 and " * 8 + "a=1", "a hold of 9 conditions: 8 are allowed"),
     ],
 )
@@ -145,6 +148,19 @@ def test_NEW_27_both_protocols_hold_arguments() -> None:
     assert call_of(json.loads("[[" + "[" * 500 + "]" * 500 + "], {}, {}]"))
 
 
+def test_NEW_27_what_was_held_against_older_holds_is_held_against_a_newer_one_once_more() -> None:
+    """The background thread takes a hold over while the event loop looks at a message."""
+
+    def checks(task: str) -> tuple[Check, ...]:
+        catching.version += 1
+        return ()
+
+    catching = object.__new__(Catching)
+    vars(catching).update(version=1, _looks=0, _nanoseconds=0, _let_go=0, _in_force={}, _checks_of=checks)
+    message = SimpleNamespace(content_type="application/json", headers={}, payload=[[], {}, {}])
+    assert catching.catch(message, "t") is None and message.held_against == 1
+
+
 # --- what is proposed ------------------------------------------------------------------------------------
 
 
@@ -167,8 +183,25 @@ def test_NEW_27_values_that_the_same_messages_share_stand_side_by_side() -> None
 
 
 @pytest.mark.parametrize(
-    "value", [True, None, "", "x" * 61, "a\nb", "it's", 1e400, [1], {"a": 1}, 10**30, "a and b=1", " x", "=1"]
+    "value",
+    [
+        True,
+        None,
+        "",
+        "x" * 61,
+        "a\nb",
+        "it's",
+        1e400,
+        [1],
+        {"a": 1},
+        10**30,
+        "a and b=1",
+        "1 and given=1",
+        " x",
+        "=1",
+    ],
 )
 def test_NEW_27_no_value_is_proposed_that_could_not_be_typed(value: Any) -> None:
     found = propose([_convicted(n, given=value) for n in range(3)])
     assert found is None or (Condition.parse(found.where[0]).holds(value) and "\n" not in found.where[0])
+    assert found is None or parse_all(found.where[0]) == found.where, "one condition, typed or clicked"

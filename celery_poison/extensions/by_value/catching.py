@@ -78,7 +78,7 @@ class Catching(Hold):
         is_open = is_readable(message) or getattr(message, "poison", None) is not None
         if not is_open or getattr(message, "sealed", False):
             return 0  # it is asked about again once it is open
-        number = 0
+        number, version = 0, self.version  # another thread may raise it meanwhile
         try:
             payload = message.payload  # which Celery decodes anyway, and only once
             began = time.perf_counter_ns()
@@ -92,7 +92,7 @@ class Catching(Hold):
             why = f"a message of {task} cannot be read and is held by no value: {type(error).__name__}"
             self._site.complain(ConfigurationError(why))
         if not number:
-            message.held_against = self.version
+            message.held_against = version
         return number
 
     def let_go(self, message: Any) -> None:

@@ -127,10 +127,12 @@ def parse_all(texts: str | Iterable[str]) -> tuple[str, ...]:
     """Return the conditions in some texts, each as it was typed; ``and`` stands between several in one.
 
     Raises:
-        ConfigurationError: one is none, or there are too many, or none at all.
+        ConfigurationError: one is none, or there are too many or too long ones, or none at all.
     """
     texts = [texts] if isinstance(texts, str) else [*texts]
-    typed = tuple(each.strip() for text in texts for each in _AND.split(text[: LONGEST * MOST + 1]))
+    if (length := max(map(len, texts), default=0)) > LONGEST * MOST:
+        raise ConfigurationError(f"conditions of {length} characters: {LONGEST * MOST} are allowed")
+    typed = tuple(each.strip() for text in texts for each in _AND.split(text))
     if not typed:
         raise ConfigurationError(f"a hold needs a condition: {_EXAMPLES}")
     if len(typed) > MOST:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from celery_poison import causes
-from celery_poison.basics.text import nearest
+from celery_poison.basics.text import count_of, nearest
 from celery_poison.desk.care import Care
 from celery_poison.desk.decisions import Chosen, Decisions, Listener, Outcome
 from celery_poison.desk.finder import Finder
@@ -28,6 +30,10 @@ from celery_poison.ledger import Ledger
 from celery_poison.model import MessageRecord, Record
 from celery_poison.states import State
 
+#: Messages in quarantine, the newest, that are counted: each look at the holds reads them.
+COUNTED = 2000
+#: How often a lift looks for what came while it released the others: some task may never stop being sent.
+PASSES = 10
 _HELD = Filter((Field("cause", "=", causes.HELD),))
 
 
@@ -38,12 +44,18 @@ class HoldNow(Record):
     Attributes:
         over: its time has passed; what it brought to quarantine is there still.
         quarantined, waiting: messages that it keeps, in quarantine and in place.
+        is_more: there may be more in quarantine: only :data:`COUNTED` are counted.
     """
 
     hold: ValueHold
     over: bool
     quarantined: int
     waiting: int
+    is_more: bool = False
+
+    @property
+    def in_quarantine(self) -> str:
+        return ("at least " if self.is_more else "") + count_of(self.quarantined, "message")
 
     def as_dict(self) -> dict[str, Any]:
         kept = {"over": self.over, "quarantined": self.quarantined, "waiting": self.waiting}
@@ -55,9 +67,9 @@ class Lifted(Record):
     """The end of a hold, and of its messages.
 
     Attributes:
-        lifted: it catches nothing any more; False: a release was stopped, and it stays in force.
+        lifted: it catches nothing any more; False: not all could be released, and it stays in force.
         outcomes: of each message that it had brought to quarantine.
-        kept: messages that stay there, since another hold catches them, too.
+        kept: messages that stay there, since another hold catches them, too, or may.
     """
 
     number: int
@@ -66,23 +78,25 @@ class Lifted(Record):
     kept: int
 
 
-def holds_now(ledger: Ledger) -> list[HoldNow]:
-    """Return all holds by value, the oldest first."""
+def holds_now(ledger: Ledger) -> tuple[list[HoldNow], dict[int, int]]:
+    """Return all holds by value, the oldest first; and what lifted ones left in quarantine, by number."""
     holds = ValueHolds(ledger)
     those, now = holds.all()
-    if not those:
-        return []
-    numbers = [brought_by(record.reason) for record in Finder(ledger).records(_HELD, State.NDLV)]
+    records = [*Finder(ledger).records(_HELD, State.NDLV, limit=COUNTED + 1)]
+    numbers = Counter(brought_by(record.reason) for record in records[:COUNTED])
     waits = [*holds.waiting().values()] if any(hold.waits for hold in those) else []
-    return [
+    stand = [
         HoldNow(
             hold=hold,
             over=hold.is_over(now),
-            quarantined=numbers.count(hold.number),
+            quarantined=numbers[hold.number],
             waiting=waits.count(hold.number),
+            is_more=len(records) > COUNTED,
         )
         for hold in those
     ]
+    known = {0, *(hold.number for hold in those)}
+    return stand, {number: messages for number, messages in numbers.items() if number not in known}
 
 
 class ValueHoldDesk:
@@ -95,7 +109,7 @@ class ValueHoldDesk:
     def value_holds(self) -> list[HoldNow]:
         """Return the holds by value, the oldest first."""
         self._store.check_owner()
-        return holds_now(self._store.ledger)
+        return holds_now(self._store.ledger)[0]
 
     def hold(
         self,
@@ -156,15 +170,17 @@ class ValueHoldDesk:
     ) -> Lifted:
         """Release what a hold brought to quarantine, and catch nothing by it any more; what waits goes on.
 
-        It stays in force until all is released. Where the release stops, as after a death of the canary, and
-        when this process dies, it goes on: the same again goes on with what is left.
+        It stays in force until all is released, also what comes in the meantime. Where a message cannot be
+        released, where the release stops, as after a death of the canary, and when this process dies, it
+        stays in force: the same again goes on with what is left. What a worker catches after the end, since
+        it has not heard of that, stays in quarantine, and ``status`` names it: the same again releases it.
 
         Args:
             care, on_progress, how: as of ``release``.
 
         Raises:
             MessageNotFound: there is no such hold, and nothing in quarantine that it brought there.
-            SecondPersonNeeded: as of ``release``; nothing is done yet.
+            SecondPersonNeeded: as of ``release``; the hold is in force.
         """
         self._store.check_owner()
         those, now = self._holds.all()
@@ -173,21 +189,27 @@ class ValueHoldDesk:
         outcomes: list[Outcome] = []
         who: dict[str, Any] = {"actor": actor or default_actor(), "note": note}
         more = {**how, "care": care, "on_outcome": on_outcome, "on_progress": on_progress}
-        kept, is_stopped = 0, False
-        for is_last in (False, True):  # once more for what came while the first were released
-            mids, kept = self._to_release(number, found, those, others, {each.mid for each in outcomes})
-            if found is None and not (mids or kept or is_last):
+        words = f"--filter 'cause=held reason=\"hold {number}: *\"'", f"hold lift {number}"
+        tried, least, is_agreed = set[str](), self._store.settings.second_person, False
+        for _ in range(PASSES):
+            left, kept = self._to_release(number, found, those, others)
+            if found is None and not (left or kept or tried):
                 raise MessageNotFound(f"there is no hold {number}: `hold list` shows them")
-            chosen = Chosen(mids, f"--filter 'cause=held reason=\"hold {number}: *\"'", f"hold lift {number}")
-            if mids:
-                outcomes += self._releases.release(chosen, **who, **more)
-            is_stopped = any(each.error.startswith(HELD_BACK) for each in outcomes)
-            if is_stopped:
+            mids = [mid for mid in left if mid not in tried]
+            if not mids or any(each.error.startswith(HELD_BACK) for each in outcomes):
                 break
-            if not is_last and found is not None:
+            outcomes += self._releases.release(Chosen(mids, *words, is_agreed=is_agreed), **who, **more)
+            is_agreed = is_agreed or (least is not None and len(mids) >= least)
+            tried.update(mids)
+            more["care"] = replace(care, canary=False) if care else None  # one was well
+        else:
+            left, kept = self._to_release(number, found, those, others)
+        is_lifted = found is None or not tried.intersection(left)
+        if found is not None and is_lifted:
+            with suppress(MessageNotFound):  # somebody else was faster
                 journalled = with_note(f"hold {number}: {found.words}", note)
                 self._holds.lift(number, actor=who["actor"], journalled=journalled)
-        return Lifted(number=number, lifted=not is_stopped, outcomes=outcomes, kept=kept)
+        return Lifted(number=number, lifted=is_lifted, outcomes=outcomes, kept=kept)
 
     @property
     def _releases(self) -> Releases:
@@ -199,9 +221,8 @@ class ValueHoldDesk:
         hold: ValueHold | None,
         those: Sequence[ValueHold],
         others: Sequence[ValueHold],
-        done: set[str],
     ) -> tuple[list[str], int]:
-        """Return the messages that a lift of this hold releases, and how many other holds catch, too.
+        """Return the messages that a lift of this hold releases, and how many other holds catch, too, or may.
 
         Its own is what it brought there, and what it caught, too, of a hold that was lifted before it.
         """
@@ -209,7 +230,7 @@ class ValueHoldDesk:
         for record in Finder(self._store.ledger).records(_HELD, State.NDLV):
             by = brought_by(record.reason)
             is_left_over = hold is not None and by not in known and self._falls_under([hold], record)
-            if record.mid in done or not (by == number or is_left_over):
+            if not (by == number or is_left_over):
                 continue
             if others and self._falls_under(others, record):
                 kept += 1
@@ -218,12 +239,17 @@ class ValueHoldDesk:
         return mids, kept
 
     def _falls_under(self, holds: Sequence[ValueHold], record: MessageRecord) -> bool:
+        """Whether one of these holds catches a message, as far as is seen here: where in doubt, it does."""
         checks = [check for hold in holds if (check := hold.check(self._store.app, record.task))]
+        if not (checks and self._store.is_registered(record.task)):
+            return bool(checks)  # the workers know the signature of the task
         try:
-            call = call_of(json_of(stored_message(self._store.kept(record.mid)))) if checks else None
-        except PoisonError:  # it is not in JSON, or gone
+            call = call_of(json_of(stored_message(self._store.kept(record.mid))))
+        except MessageNotFound:  # it is gone
             return False
-        return call is not None and any(check.holds(*call) for check in checks)
+        except PoisonError:  # it is not in JSON
+            return True
+        return call is None or any(check.holds(*call) for check in checks)
 
     def tasks_of(self, hold: ValueHold) -> list[str]:
         """Return the guarded tasks whose messages may fall under a hold, by name."""

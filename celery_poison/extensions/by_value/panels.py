@@ -28,20 +28,22 @@ from celery_poison.plugin import plugin_of
 
 #: Messages in quarantine, the newest, and bytes of each, that are looked at for a proposal.
 _LOOKED_AT, _BYTES = 50, 16_384
+#: What was looked at last, and what was proposed.
+_LAST: dict[tuple[Any, ...], Proposed | None] = {}
 _NOT_HELD = Filter((Field("cause", "!=", causes.HELD),))
 
 
 def panels(app: Celery, ledger: Ledger) -> Iterator[Panel]:
     """Yield the panel of the holds, and of a hold that is proposed."""
-    holds = holds_now(ledger)
+    holds, left = holds_now(ledger)
     over = [each for each in holds if each.over]
     yield Panel(
         "value_holds",
         {"holds": holds, "work": ValueHolds(ledger).work()},
         as_json=[each.as_dict() for each in holds],
         line="; ".join(_line(each) for each in holds),
-        decisions=[_over(each) for each in over],
-        typed=[f"poison hold lift {each.hold.number}" for each in over],
+        decisions=[*map(_over, over), *(_left(*each, bool(holds)) for each in left.items())],
+        typed=[f"poison hold lift {number}" for number in (*(each.hold.number for each in over), *left)],
     )
     proposed = proposal(app, ledger)
     if proposed is not None and not any({*proposed.where} <= {*each.hold.where} for each in holds):
@@ -59,15 +61,21 @@ def panels(app: Celery, ledger: Ledger) -> Iterator[Panel]:
 
 
 def _line(each: HoldNow) -> str:
-    keeps = [f"{each.quarantined} in quarantine"] if each.quarantined or not each.waiting else []
+    most = f"over {each.quarantined}" if each.is_more else str(each.quarantined)
+    keeps = [f"{most} in quarantine"] if each.quarantined or not each.waiting else []
     keeps += [f"{each.waiting} waiting"] if each.waiting else []
     return f"{each.hold.story} ({', '.join(keeps)}{', over' if each.over else ''})"
 
 
 def _over(each: HoldNow) -> str:
     hold = each.hold
-    left = f"{count_of(each.quarantined, 'message')} of it in quarantine"
-    return f"hold {hold.number} ({hold.words}) is over: lift it to release {left}"
+    return f"hold {hold.number} ({hold.words}) is over: lift it to release {each.in_quarantine} of it"
+
+
+def _left(number: int, messages: int, are_others: bool) -> str:
+    stays = "; what another hold catches, too, stays" if are_others else ""
+    what = f"{count_of(messages, 'message')} of it in quarantine"
+    return f"hold {number} is lifted, but {what}: lift it again to release what is left{stays}"
 
 
 def proposal(app: Celery, ledger: Ledger) -> Proposed | None:
@@ -76,8 +84,15 @@ def proposal(app: Celery, ledger: Ledger) -> Proposed | None:
     records = [record for record in newest if record.payload_bytes <= _BYTES]
     if sum(record.cause not in causes.NO_CONVICTIONS for record in records) < ENOUGH:
         return None
-    raws = ledger.read.originals(record.mid for record in records)
-    return propose([_kept(app, record, raw) for record, raw in zip(records, raws, strict=True)])
+    redact = plugin_of(app).settings.redact
+    looked_at = (*((record.mid, record.cause, record.fingerprint) for record in records), repr(redact))
+    if looked_at not in _LAST:  # the bodies are read again where something came or went
+        raws = ledger.read.originals(record.mid for record in records)
+        found = propose([_kept(app, record, raw) for record, raw in zip(records, raws, strict=True)])
+        _LAST.clear()
+        _LAST[looked_at] = found
+        return found
+    return _LAST.get(looked_at)
 
 
 def _kept(app: Celery, record: MessageRecord, raw: Mapping[str, bytes]) -> Kept:

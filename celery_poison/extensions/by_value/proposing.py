@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.extensions.by_value.conditions import MISSING, Condition
+from celery_poison.extensions.by_value.conditions import MISSING, Condition, parse_all
 
 #: Convicted messages that must share a value; characters of a value that is proposed.
 ENOUGH, _LONGEST = 3, 60
@@ -70,9 +70,15 @@ def _condition(name: str, value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
     if not 0 < len(text) <= _LONGEST or not text.isprintable() or not name.isidentifier() or "'" in text:
         return ""
-    typed = f"{name}={text}"
+    quoted = [f"{name}='{text}'"] if isinstance(value, str) else []
+    return next((typed for typed in (f"{name}={text}", *quoted) if _is_exactly(typed, name, value)), "")
+
+
+def _is_exactly(typed: str, name: str, value: Any) -> bool:
+    """Whether this is read as one condition, that an argument has this value."""
     try:
         read = Condition.parse(typed)
+        is_one = parse_all(typed) == (typed,)
     except ConfigurationError:
-        return ""
-    return typed if read.path == (name,) and read.holds(value) and not read.holds(MISSING) else ""
+        return False
+    return is_one and read.path == (name,) and read.holds(value) and not read.holds(MISSING)

@@ -111,8 +111,8 @@ def lift(
 ) -> None:
     """Release what a hold brought to quarantine, and end it; what waits goes on.
 
-    Where a released message dies, the hold stays in force. Typed again, the command goes on. What another
-    hold catches, too, stays.
+    Where a message cannot be released, or dies again, the hold stays in force. Typed again, the command
+    goes on. What another hold catches, too, stays.
 
     \b
     celery -A proj poison hold lift 1 --note "repaired"
@@ -133,7 +133,7 @@ def lift(
         released = count_of(len(lifted.outcomes) - refused, "message")
         line = f"lifted  hold {number}" if lifted.lifted else f"hold {number} stays in force"
         line += f"; {released} released" + (f", {refused} refused" if refused else "")
-        say(line + (f"; {lifted.kept} stay, since another hold catches them" if lifted.kept else ""))
+        say(line + (f"; {lifted.kept} stay, since another hold catches them, or may" if lifted.kept else ""))
     if refused or not lifted.lifted:
         ctx.exit(REFUSED)
 

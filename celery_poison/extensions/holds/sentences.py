@@ -1,4 +1,4 @@
-"""What the journal says of holds."""
+"""Sentences of the journal about holds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 -- released: NDLV -> TBDL. The stored original was published; the message is on probation from now on,
--- but for one that never reached a task: it is suspected of nothing, and no guarded run may ever clear it.
+-- but for one that never reached a task, and one that a hold by value kept from ever beginning: it is
+-- suspected of nothing, and no guarded run may ever clear the former.
 -- KEYS[1] message    hash
 -- KEYS[2] quarantine zset
 -- KEYS[3] lineage    hash
@@ -18,7 +19,8 @@
 -- JOURNALS released
 local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
   'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint', 'release', 'deciding_note',
-  'evidence', 'decisions', 'unprocessable', 'retried', 'failures', 'releases_left', 'release_pause_ms', 'actor', 'note', 'strikes')
+  'evidence', 'decisions', 'unprocessable', 'retried', 'failures', 'releases_left', 'release_pause_ms', 'actor', 'note', 'strikes',
+  'candidate')
 if not m[1] then return {'KEPT'} end
 if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
 if m[15] ~= ARGV[3] then
@@ -30,7 +32,10 @@ end
 for i = 1, 17 do m[i] = m[i] or '' end
 if ARGV[6] ~= '' then m[5] = ARGV[6] end
 local counted = redis.call('HGET', KEYS[1], 'counted')
-local now, id, suspected = now_ms(), m[3], not m[19]
+local troubles = tonumber(m[6]) or 0
+for _, count in ipairs({m[21], m[26]}) do troubles = troubles + (tonumber(count or 0) or 0) end
+local is_held = m[9] == 'held' and troubles == 0 and m[27] ~= '1'
+local now, id, suspected = now_ms(), m[3], not m[19] and not is_held
 local flag = suspected and '1' or '0'
 -- Where no person decided, one more failure is enough: it has had its share of them.
 local failures, strikes = m[20] == '1' and math.max(0, tonumber(m[21] or 0) - 1) or 0, 0

@@ -9,12 +9,16 @@
 -- ARGV[6] actor
 -- ARGV[7] note
 -- ARGV[8] journalled    the note of the journal
--- ARGV[9] most    holds that there may be
+-- ARGV[9] most    holds that there may be, but for those that are over: nobody looks at them
 -- RETURNS OK, number | HELD (there are as many)
 -- JOURNALS hold_added
 local now, lasts, count = now_ms(), tonumber(ARGV[5]), 0
-for field in pairs(hash(KEYS[1])) do
-  if field:sub(1, 5) == 'hold:' then count = count + 1 end
+for field, text in pairs(hash(KEYS[1])) do
+  if field:sub(1, 5) == 'hold:' then
+    local is_read, each = pcall(cjson.decode, text)
+    local ends = is_read and type(each) == 'table' and tonumber(each.until_ms) or 0
+    if ends == 0 or ends > now then count = count + 1 end
+  end
 end
 if count >= tonumber(ARGV[9]) then return {'HELD'} end
 -- By the number of one that was lifted messages may still be named.
