@@ -81,14 +81,14 @@ class ReadModel:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
-        ledger = plugin_of(app).open_ledger()
+        self._ledger = ledger = plugin_of(app).open_ledger()
         self._queries = ledger.read
         self._finder = Finder(ledger)
 
     def look(self) -> Snapshot:
         """Look again; raises ``LedgerUnavailable``."""
         begun = time.monotonic()
-        seen, counted = overview(self._app, queues=True), self._finder.by_queue()
+        seen, counted = overview(self._app, queues=True, ledger=self._ledger), self._finder.by_queue()
         groups = self._finder.for_people(counted)
         now = time.monotonic()
         running = (start for _, start, _ in self._queries.running())

@@ -42,15 +42,18 @@ OLD_NEWS = 3600
 FULL, NEAR = 0.9, 0.8
 
 
-def overview(app: Celery, *, queues: bool = False) -> Overview:
+def overview(app: Celery, *, queues: bool = False, ledger: Ledger | None = None) -> Overview:
     """Look at the ledger of ``app``; with ``queues`` at what waits in each, even where nothing has a limit.
+
+    Args:
+        ledger: of who looks again and again; None: one with connections of its own.
 
     Raises:
         ConfigurationError: a setting is wrong, so that it is not known where to look.
         LedgerUnavailable: Redis is away.
     """
     plugin = plugin_of(app)
-    ledger, settings = plugin.open_ledger(), plugin.settings
+    ledger, settings = ledger or plugin.open_ledger(), plugin.settings
     queries = ledger.read
     totals: dict[str, Any] = queries.totals()  # by the names of fields
     workers = queries.workers(int(settings.activation_interval * 1000))

@@ -6,6 +6,9 @@ what is read: ``views`` (made of ``messages_read``, ``fleet_read``, ``groups``),
 unanswered writes of the hot path), ``durability`` (those that are waited for); ``journal``.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import redis
 
 from celery_poison.ledger.connection import disconnect
@@ -21,6 +24,8 @@ from celery_poison.ledger.scripts import Scripts
 from celery_poison.ledger.views import Views
 
 __all__ = ["Keys", "Ledger"]
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -56,6 +61,20 @@ class Ledger:
         self.notices = NoticeTransitions(scripts)
         self.decisions = DecisionTransitions(scripts)
         self.rules = PolicyTransitions(scripts)
+        self._companions: dict[object, Any] = {}
+
+    def companion(self, owner: object, make: Callable[[], T]) -> T:
+        """Return what an extension has made for this ledger, and make it at first; it goes with the ledger.
+
+        A dictionary with weak keys would keep both for good, since what is made holds its ledger.
+
+        Args:
+            owner: the extension.
+        """
+        if owner not in self._companions:
+            self._companions[owner] = make()
+        companion: T = self._companions[owner]
+        return companion
 
     def disconnect(self) -> None:
         """Close every connection; those who still wait for an answer meet a ``LedgerUnavailable``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from celery_poison.desk.overview import FADED, Level, Overview
+from celery_poison.desk.read_model import ReadModel
 from celery_poison.desk.survey import _lost_workers, overview
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.model import Start
+from celery_poison.plugin import plugin_of
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.desk.keeping import Keeper
@@ -169,3 +172,19 @@ def test_NEW_14_a_dead_worker_is_lost_for_a_day_and_the_newest_is_named_first() 
     ]
     lost = [each.worker.partition("/")[0] for each in _lost_workers(queries, workers, now)]
     assert lost == ["w@pod-7", "w@mute", "w@pod-3"]
+
+
+def test_NEW_14_who_looks_again_and_again_keeps_no_connection_of_an_earlier_look(fleet: Fleet) -> None:
+    model, watcher = ReadModel(fleet.app), plugin_of(fleet.app).open_ledger().client
+
+    def connections_after(looks: int) -> int:
+        for _ in range(looks):
+            model.look()
+            overview(fleet.app)
+        gc.collect()
+        clients: Any = watcher.client_list()
+        mine = watcher.connection_pool.connection_kwargs["db"]
+        return sum(int(each["db"]) == mine for each in clients)
+
+    at_first = connections_after(1)
+    assert connections_after(15) <= at_first

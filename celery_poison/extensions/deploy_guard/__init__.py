@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from celery_poison.basics.parts import Hold, Panel, Round
 from celery_poison.basics.text import argument
@@ -43,7 +43,6 @@ class DeployGuard(Extension):
         super().__init__(host)
         #: Of the workers in this process; their holds keep them.
         self._guards: WeakSet[Guarding] = WeakSet()
-        self._watches: WeakKeyDictionary[Ledger, FirstRunsWatch] = WeakKeyDictionary()
 
     def holds(self, site: Any) -> Iterable[Hold]:
         if not site.settings.of(DeployGuardSettings).deploy_guard:
@@ -94,13 +93,9 @@ class DeployGuard(Extension):
     def _watch(self, ledger: Ledger) -> FirstRunsWatch:
         from celery_poison.extensions.deploy_guard.watching import FirstRunsWatch
 
-        watch = self._watches.get(ledger)
-        if watch is None:
-            settings = self.host.settings
-            patience = settings.of(DeployGuardSettings).deploy_guard_wait
-            watch = FirstRunsWatch(ledger, settings.activation_interval, patience)
-            self._watches[ledger] = watch
-        return watch
+        settings = self.host.settings
+        patience = settings.of(DeployGuardSettings).deploy_guard_wait
+        return ledger.companion(self, lambda: FirstRunsWatch(ledger, settings.activation_interval, patience))
 
 
 #: Keys of its own in the ledger -> what names one of several, as docs/keys.md has it.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from celery_poison import causes
 from celery_poison.basics.parts import Round
@@ -47,18 +46,11 @@ _TOLD: Final = {
 class ErrorTransactionsExtension(Extension):
     """Starts error transactions about quarantine, discards, failed attempts and failed sends."""
 
-    def __init__(self, host: Any) -> None:
-        super().__init__(host)
-        self._by_ledger: WeakKeyDictionary[Ledger, ErrorTransactions] = WeakKeyDictionary()
-
     def on(self, ledger: Ledger) -> ErrorTransactions:
         """Return the error transactions of a ledger."""
         from celery_poison.extensions.error_transactions.transactions import ErrorTransactions
 
-        own = self._by_ledger.get(ledger)
-        if own is None:
-            own = self._by_ledger[ledger] = ErrorTransactions(self.host.app, ledger)
-        return own
+        return ledger.companion(self, lambda: ErrorTransactions(self.host.app, ledger))
 
     def rounds(self, ledger: Ledger, announce: Callable[..., object]) -> Iterable[Round]:
         return [

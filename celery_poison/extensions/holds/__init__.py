@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from celery_poison.basics.parts import Hold, Panel
 from celery_poison.extension import Extension
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
 class Holds(Extension):
     """Imports what it needs when it is needed: most apps only publish."""
 
-    def __init__(self, host: Any) -> None:
-        super().__init__(host)
-        self._paused: WeakKeyDictionary[Ledger, Paused] = WeakKeyDictionary()
-
     def holds(self, site: Any) -> Iterable[Hold]:
         if site.settings.observe_only:
             return []
@@ -36,9 +31,7 @@ class Holds(Extension):
     def keeps_waiting(self, ledger: Ledger) -> Callable[[str, str], bool]:
         from celery_poison.extensions.holds.pauses import Paused
 
-        paused = self._paused.get(ledger)
-        if paused is None:
-            paused = self._paused[ledger] = Paused(ledger)
+        paused = ledger.companion(self, lambda: Paused(ledger))
         paused.refresh()
         return paused.stops
 
