@@ -227,6 +227,14 @@ def test_NEW_6_a_second_person_agrees_in_django_to_what_another_asked_for_there_
         assert "othing is done yet" in asked(bob, everything), "not the same"
         assert "2 messages released." in asked(bob, {"mid": [*reversed(mids)]})
 
+        two_kept()
+        others = [keeper.send_and_keep("fleet.kill_child") for _ in range(2)]
+        harmless = {"everything": "1", "q": "task=fleet.healthy"}
+        assert "othing is done yet" in asked(ann, harmless)
+        bob.post(f"{LIST}act/release/", {**harmless, "sure": "1", "mid": others})
+        left = {record.mid for record in fleet.quarantine.list()}
+        assert left >= {*others}, "what was agreed to is the search, not what a form names beside it"
+
         keeper.empty()
         kept = keeper.send_and_keep("fleet.healthy", 3)
         page = ann.get(f"{LIST}message/?id={kept}").content.decode()

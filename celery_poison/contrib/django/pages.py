@@ -309,14 +309,15 @@ def _filter(text: str) -> Filter:
 def _chosen(quarantine: Quarantine, request: HttpRequest) -> tuple[list[str], bool]:
     """Return the mids that a form names, or the newest that match ``q``; and whether there are others.
 
-    Who was asked whether he is sure has seen which ones match.
+    Who was asked whether he is sure has seen which ones match. Of these only those that still do are meant: a
+    second person agrees to the words of the search, not to what else a form names.
     """
     ids, text = request.POST.getlist("mid"), _typed(request.POST)
     everything = request.POST.get("everything") == "1"
-    if everything and not (ids and "sure" in request.POST):
-        where = _filter(text)
+    if everything:
+        where, seen = _filter(text), {*ids} if "sure" in request.POST else set()
         matching = quarantine.finder.mids(where, State.NDLV, quarantine.finder.choose(State.NDLV, where))
-        ids = [*islice(matching, MOST + 1)]
+        ids = [*islice((mid for mid in matching if not seen or mid in seen), MOST + 1)]
     if len(ids) > MOST:
         return ids[:MOST], True
     return Chosen.matching(ids, text) if everything else ids, False
