@@ -55,7 +55,9 @@ class FlowerServer:
         env: Mapping[str, str] | None = None,
         command: tuple[str, ...] = ("poison", "flower"),
         app: str = "tests.apps.fleet",
+        fresh: bool = False,
     ) -> None:
+        """Start it; ``fresh``: in an interpreter that has imported nothing."""
         (self.port,) = free_ports()
         self.prefix = f"/{prefix}" if prefix else ""
         self.user = user
@@ -64,7 +66,7 @@ class FlowerServer:
         more += [f"--basic_auth={user}"] if user else []
         arguments = ["-m", "celery", "-A", app, *command, f"--port={self.port}", "--address=127.0.0.1"]
         with self.log.open("ab") as log:
-            self._process = _start(
+            self._process = (subprocess.Popen if fresh else _start)(
                 [sys.executable, *arguments, *more, *options],
                 cwd=ROOT,
                 env={**os.environ, **fleet.environ(), **(env or {})},

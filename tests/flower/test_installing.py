@@ -22,7 +22,7 @@ TEMPLATES = Path(flower.views.__file__).parents[1] / "templates"
 def test_two_lines_in_flowerconfig_are_enough(serve: Serve, fleet: Fleet) -> None:
     config = fleet.directory / "flowerconfig.py"
     config.write_text("from celery_poison.flower import install\ninstall()\nbasic_auth = ['ann:pa55word']\n")
-    served = serve(f"--conf={config}", command=("flower",))
+    served = serve(f"--conf={config}", command=("flower",), fresh=True)
     assert served.get("/poison").status == 401
     served.user = "ann:pa55word"
     assert ">Quarantine</a>" in served.get("/").text
