@@ -64,7 +64,7 @@ class Ledger:
         self._companions: dict[object, Any] = {}
 
     def companion(self, owner: object, make: Callable[[], T]) -> T:
-        """Return what an extension has made for this ledger, and make it at first; it goes with the ledger.
+        """Return the part of an extension for this ledger, made at the first call; it goes with the ledger.
 
         A dictionary with weak keys would keep both for good, since what is made holds its ledger.
 

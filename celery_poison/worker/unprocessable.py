@@ -339,7 +339,7 @@ class Unprocessable:
         self.site.loop.call_in_loop(partial(self._finish, case, is_kept=is_kept))
 
     def _postpone(self, case: _Case) -> str | None:
-        """Return what :attr:`postpone` returns; a fault of it must not cost the message: it is kept then."""
+        """Ask :attr:`postpone`; a fault of it must not cost the message, which is kept then."""
         try:
             return self.postpone(case.message, case.identity, case.start, case.epoch)
         except LedgerUnavailable:

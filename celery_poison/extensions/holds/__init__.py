@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_poison.basics.parts import Hold, Panel
 from celery_poison.extension import Extension
 from celery_poison.ledger import Ledger
-
-if TYPE_CHECKING:
-    from celery_poison.extensions.holds.pauses import Paused
 
 
 class Holds(Extension):
