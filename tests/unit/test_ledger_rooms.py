@@ -41,7 +41,7 @@ def test_every_method_that_a_part_calls_of_itself_is_its_own(name: str) -> None:
 
 def test_the_ledger_is_its_parts_and_has_no_transition_of_its_own() -> None:
     own = {name for name, value in vars(Ledger).items() if inspect.isfunction(value)}
-    assert own == {"__init__", "disconnect"}
+    assert own == {"__init__", "companion", "disconnect"}
     rooms = [sys.modules[module] for module in {type(part).__module__ for part in PARTS.values()}]
     kinds = {kind for room in rooms for _, kind in inspect.getmembers(room, inspect.isclass)}
     every = {kind for kind in kinds if issubclass(kind, LedgerPart) and kind is not LedgerPart}
