@@ -58,7 +58,7 @@ def test_trials_find_the_culprits_and_scores_do_not_as_the_docs_say(history: Pat
         return sum(row[0] in proved for row in ranked[: len(proved)])
 
     by_chance = round(len(proved) ** 2 / len(rows))
-    text = " ".join((ROOT / "docs" / "pipeline-tables.md").read_text().split())
+    text = " ".join((ROOT / "benchmarks" / "README.md").read_text().split())
     told = re.search(
         r"of (\d+) fingerprints that trials proved deadly, Ochiai has (\d+) in its first \d+ places and"
         r" Tarantula (\d+), where chance alone would have (\d+)",

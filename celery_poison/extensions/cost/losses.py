@@ -60,7 +60,7 @@ class Loss:
         if self.again:
             words += f", {_span(self.again)} of work done twice" + (f", {worst}" if worst else "")
         if self.kept:
-            words += f"; {_span(self.kept)} thrown away with messages that do not run again"
+            words += f"; {_span(self.kept)} thrown away with messages that went to quarantine"
         if self.unknown:
             of = "its" if self.runs == 1 else f"of {self.unknown} of them the"
             words += f"; {of} run time is not on record"

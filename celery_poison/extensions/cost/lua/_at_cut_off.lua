@@ -7,16 +7,20 @@ local day, known = math.floor(now / 86400000), type(e.runtime_ms) == 'number'
 -- One entry that says nonsense spoils no sum: no run counts for more than a week.
 local ms = known and math.min(e.runtime_ms, 604800000) or 0
 
--- The name of a sum, or that of the rest where `most` have one; sums of fourteen days ago go.
+-- The name of a sum, or that of the rest where `most` have one; sums of fourteen days ago go. Where all have one is
+-- written down: a look at all fields for each new name would take long just when many die.
 local function name_of(group, word, rest, most)
-  local name, named = group .. ' ' .. word, 0
+  local name, full, named = group .. ' ' .. word, 'full ' .. group .. ' ', 0
   if redis.call('HEXISTS', KEYS[1], 'runs ' .. name) == 1 then return name end
+  if redis.call('HEXISTS', KEYS[1], full) == 1 then return rest and group .. ' ' .. rest end
   for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
     local of = tonumber(string.match(field, '^%a+ (%d+) ') or string.match(field, '^%a+ in (%d+) '))
     if of and of <= day - 14 then redis.call('HDEL', KEYS[1], field) end
     if string.sub(field, 1, #group + 6) == 'runs ' .. group .. ' ' then named = named + 1 end
   end
-  return named < most and name or rest and group .. ' ' .. rest
+  if named < most then return name end
+  redis.call('HSET', KEYS[1], full, 1)
+  return rest and group .. ' ' .. rest
 end
 
 local function add(name)
