@@ -121,7 +121,7 @@ def test_NEW_28_sums_are_bounded_and_old_days_go(ledger: Ledger) -> None:
         start = _start(ledger, str(number), task=f"shop.{number}")
         ledger.messages.crash(str(number), start, cause="oom", shared=False, incident=f"i{number}")
     after = ledger.client.info("commandstats")["cmdstat_hkeys"]["calls"]
-    assert after - looks == 10, "one each for the counts by task: where all names are taken, none is looked for"
+    assert after - looks == 10, "one each for counts by task: with all names taken, none is looked for"
     start = _start(ledger, "long", ran=10 * WEEK, task="shop.0")
     ledger.messages.crash("long", start, cause="oom", shared=False)
     fields = {name.decode() for name in ledger.client.hkeys(key)}
@@ -165,8 +165,8 @@ def test_NEW_28_the_sentence_says_what_is_done_twice_what_is_not_and_what_is_not
     }
     assert Losses.of(fields, 9).line == (
         "today (UTC): 41 runs cut off (38 oom, 3 shutdown), 3 h 12 min of work done twice, 2 h 50 min of it"
-        " by shop.convert; 10 min thrown away with messages that went to quarantine; of 2 of them the run time"
-        " is not on record; yesterday (UTC): 1 run cut off (1 SIGKILL); its run time is not on record"
+        " by shop.convert; 10 min thrown away with messages that went to quarantine; of 2 of them the run"
+        " time is not on record; yesterday (UTC): 1 run cut off (1 SIGKILL); its run time is not on record"
     )
     assert Losses.of(fields, 11).line == "" and Losses.of({}, 9).line == ""
     assert [(cause, task) for cause, task, _ in Losses.of(fields, 9).worst][:2] == [
