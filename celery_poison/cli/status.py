@@ -141,13 +141,21 @@ def _time_lines(seen: Overview, quarantine: str) -> Iterator[tuple[str, str]]:
 
 
 def _deaths_line(seen: Overview) -> Iterator[str]:
-    """Yield whether it goes on: when a task died last, and how often lately; nothing where none ever did."""
-    if not seen.lately.last:
+    """Yield whether it goes on: when a task died last, how often lately; first a later death of a worker."""
+    last, words = seen.lately.last, ""
+    for lost in seen.lost:
+        if lost.how == "dead" and lost.since and lost.since > (last or 0.0):
+            words = f"worker {lost.worker.partition('/')[0]} died {span(seen.at - lost.since)} ago"
+            break
+    if not last:
+        yield from filter(None, [words])
         return
     *_, before, hour = seen.lately.by_hour
-    ago = span(seen.at - seen.lately.last)
+    ago = span(seen.at - last)
     row = f"  {sparkline(seen.lately.by_hour)} 24 h" if any(seen.lately.by_hour) else ""
-    if hour or before:
+    if words:
+        yield f"{words}, a task {ago} ago; {hour} in the last hour, {before} in the one before{row}"
+    elif hour or before:
         yield f"the last death {ago} ago; {hour} in the last hour, {before} in the one before{row}"
     else:
         yield f"no death for {ago}{row}"

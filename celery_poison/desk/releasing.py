@@ -295,8 +295,8 @@ def _unknown_task(store: Store, record: MessageRecord) -> PoisonError | None:
     if not record.task or store.is_registered(record.task):
         return None
     return IllegalTransition(
-        f"no task {record.task!r} is registered in this app, so no worker could run the message:"
-        " load the module that defines it, or use force"
+        f"no task {record.task!r} is registered in this app; whether a worker knows it cannot be seen from"
+        " here: load the module that defines it, or use force"
     )
 
 

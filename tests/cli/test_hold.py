@@ -14,6 +14,7 @@ from celery_poison.desk.releasing import Releases
 from celery_poison.extensions.by_value import desk, flower
 from celery_poison.flower.choosing import NothingChosen
 from celery_poison.plugin import plugin_of
+from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.desk.keeping import Keeper
@@ -148,6 +149,12 @@ def test_NEW_27_a_hold_stays_in_force_until_a_pass_finds_nothing_new_and_all_is_
     monkeypatch.undo()
     assert console.json("hold", "lift", "1")["lifted"] and not fleet.quarantine.list()
     keeper.close()
+
+
+def test_NEW_27_a_hold_that_is_over_and_keeps_nothing_asks_for_nothing(console: Console) -> None:
+    console.run("hold", "add", "--where", "n=42", "--wait", "--for", "1s")
+    wait_until(lambda: console.json("hold", "list")[0]["over"], what="its time is over")
+    assert "lift it" not in console.out("status")
 
 
 def test_NEW_27_what_another_hold_may_catch_stays_and_no_look_counts_without_end(

@@ -20,6 +20,7 @@ from kombu.compression import compress
 from celery_poison.causes import Evidence
 from celery_poison.cli.celery_command import poison
 from celery_poison.cli.status import _deaths_line, _time_lines
+from celery_poison.desk.overview import Lost
 from celery_poison.desk.queues import Backlog
 from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.extensions.proposals.proposal import ProposedRule, sheet
@@ -371,14 +372,24 @@ def test_NEW_14_whether_tasks_still_die_is_said_in_words_that_fit_the_hours() ->
     def line(ago: float | None, **deaths: int) -> list[str]:
         by_hour = [deaths.get(f"h{back}", 0) for back in range(23, -1, -1)]
         lately = SimpleNamespace(last=None if ago is None else 100_000 - ago, by_hour=by_hour)
-        return [*_deaths_line(SimpleNamespace(at=100_000.0, lately=lately))]  # type: ignore[arg-type]
+        seen: Any = SimpleNamespace(at=100_000.0, lately=lately, lost=lost)
+        return [*_deaths_line(seen)]
 
+    lost: list[Lost] = []
     assert line(None) == []
     assert line(95.0, h0=3, h1=1) == [
         f"the last death 2 min ago; 3 in the last hour, 1 in the one before  {'▁' * 22}▃█ 24 h"
     ]
     assert line(9000.0, h2=1) == [f"no death for 2 h  {'▁' * 21}█▁▁ 24 h"]
     assert line(99_000.0) == ["no death for 1 d"]
+    lost = [
+        Lost(worker="w1@vm/b", how="frozen", since=99_999.0),
+        Lost(worker="w2@vm/b", how="dead", since=99_987.0),
+    ]
+    assert line(None) == ["worker w2@vm died 13 s ago"]
+    row = "12 in the last hour, 0 in the one before"
+    assert line(300.0, h0=12) == [f"worker w2@vm died 13 s ago, a task 5 min ago; {row}  {'▁' * 23}█ 24 h"]
+    assert line(5.0, h0=1)[0].startswith("the last death 5 s ago"), "that of the task is the later one"
 
 
 def test_NEW_7_status_says_that_a_proposal_of_the_pipeline_waits(console: Console, keeper: Keeper) -> None:

@@ -36,7 +36,7 @@ _NOT_HELD = Filter((Field("cause", "!=", causes.HELD),))
 def panels(app: Celery, ledger: Ledger) -> Iterator[Panel]:
     """Yield the panel of the holds, and of a hold that is proposed."""
     holds, left = holds_now(ledger)
-    over = [each for each in holds if each.over]
+    over = [each for each in holds if each.over and each.quarantined]  # what waited goes on by itself
     yield Panel(
         "value_holds",
         {"holds": holds, "work": ValueHolds(ledger).work()},

@@ -124,6 +124,7 @@ def lift(
     care = Care(canary=canary, soak=soak or SOAK, rate=rate)
     on_progress = partial(say, err=True) if care.takes_time else None
     desk = ValueHoldDesk(Store(app_of(ctx)))
+    waiting = sum(each.waiting for each in desk.value_holds() if each.hold.number == number)
     lifted = desk.lift(number, care=care, on_progress=on_progress, **how)
     refused = sum(not each.done for each in lifted.outcomes)
     if wants_json():
@@ -133,6 +134,7 @@ def lift(
         released = count_of(len(lifted.outcomes) - refused, "message")
         line = f"lifted  hold {number}" if lifted.lifted else f"hold {number} stays in force"
         line += f"; {released} released" + (f", {refused} refused" if refused else "")
+        line += f"; {count_of(waiting, 'message')} that waited may go on" if waiting and lifted.lifted else ""
         say(line + (f"; {lifted.kept} stay, since another hold catches them, or may" if lifted.kept else ""))
     if refused or not lifted.lifted:
         ctx.exit(REFUSED)
