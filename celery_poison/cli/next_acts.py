@@ -66,6 +66,12 @@ def _of_kept(cause: str) -> list[tuple[str, str]]:
             ("release {id}", "run it all the same"),
             _GIVE_UP,
         ]
+    if cause == causes.HELD:
+        return [
+            ("hold list", "the holds by value; to lift the one that stopped it releases all that it stopped"),
+            ("release {id}", "run this one all the same"),
+            _GIVE_UP,
+        ]
     if cause == causes.FAILURE:
         return [
             ("release {id}", "once repaired: back to its queue, and its result is overwritten"),

@@ -93,6 +93,8 @@ def test_NEW_14_what_ran_out_of_memory_says_so_once_why_below_the_limit_and_wher
     )
     assert died.source == at and replace(died, stack=("f (x.py:1)",)).source == "f (x.py:1)"
     assert replace(died, oom=None).source == "", "of another death it would explain nothing"
+    pythons = replace(grew, grew_at="parent (<frozen importlib._bootstrap>:405)")
+    assert Evidence(oom=True).having(pythons).source == "", "nobody repairs that"
     full = replace(died, rss_kb=500_000, additions={})
     assert sentence_of(full) == "Memory: peak 488 MiB (limit 500 MiB)." and full.source == ""
 
@@ -106,6 +108,13 @@ def test_NEW_14_a_death_of_which_only_the_journal_knows_is_shown_with_its_place_
     ((typed, _),) = acts_on(record)
     assert typed.endswith(" poison journal tail --deaths")
     assert acts_on(replace(record, cause="")) == [], "it ended well"
+
+
+def test_NEW_27_what_to_type_for_a_held_message_begins_with_its_hold() -> None:
+    names = ("id", "mid", "task", "queue")
+    record = MessageRecord(**dict.fromkeys(names, "a"), state="NDLV", cause="held")
+    typed = [line for line, _ in acts_on(record)]
+    assert typed[0].endswith(" poison hold list") and not any("repro" in line for line in typed)
 
 
 # --- what a process leaves behind --------------------------------------------------------------------

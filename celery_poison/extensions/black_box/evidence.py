@@ -34,8 +34,11 @@ class GrowthEvidence:
 
     @property
     def place(self) -> str:
-        """Where its own code was, if it is the evidence of a message that ran out of memory."""
-        return self.grew_at
+        """Where its own code was, if it is the evidence of a message that ran out of memory.
+
+        Python's own, as ``<frozen importlib._bootstrap>``, is no place that anybody could repair.
+        """
+        return "" if "(<" in self.grew_at else self.grew_at
 
 
 FIELDS = GrowthEvidence
@@ -50,7 +53,7 @@ def sentence_of(evidence: Evidence) -> str:
     if evidence.grown_kb == 0:  # known of the message whose record this is
         what = "Beside it, memory was about to be used up" if evidence.oom_likely else "Beside it"
     speed = f" {grew.grew_kb_s * 1.024 / 1000:,.0f} MB/s" if grew.grew_kb_s else ""
-    code = place_in(grew.grew_at)
+    code = place_in(grew.place)
     place = f" ({code})" if code else ""
     beside = f"; {'1 other' if grew.flat == 1 else f'{grew.flat} others'} flat" if grew.flat else ""
     named = grew.grew_task or "its process"
