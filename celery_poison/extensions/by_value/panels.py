@@ -42,7 +42,7 @@ def panels(app: Celery, ledger: Ledger) -> Iterator[Panel]:
         {"holds": holds, "work": ValueHolds(ledger).work()},
         as_json=[each.as_dict() for each in holds],
         line="; ".join(_line(each) for each in holds),
-        decisions=[*map(_over, over), *(_left(*each, bool(holds)) for each in left.items())],
+        decisions=[*map(_over, over), *(_leftover(*each, bool(holds)) for each in left.items())],
         typed=[f"poison hold lift {number}" for number in (*(each.hold.number for each in over), *left)],
     )
     proposed = proposal(app, ledger)
@@ -72,7 +72,7 @@ def _over(each: HoldNow) -> str:
     return f"hold {hold.number} ({hold.words}) is over: lift it to release {each.in_quarantine} of it"
 
 
-def _left(number: int, messages: int, are_others: bool) -> str:
+def _leftover(number: int, messages: int, are_others: bool) -> str:
     stays = "; what another hold catches, too, stays" if are_others else ""
     what = f"{count_of(messages, 'message')} of it in quarantine"
     return f"hold {number} is lifted, but {what}: lift it again to release what is left{stays}"
@@ -88,10 +88,10 @@ def proposal(app: Celery, ledger: Ledger) -> Proposed | None:
     looked_at = (*((record.mid, record.cause, record.fingerprint) for record in records), repr(redact))
     if looked_at not in _LAST:  # the bodies are read again where something came or went
         raws = ledger.read.originals(record.mid for record in records)
-        found = propose([_kept(app, record, raw) for record, raw in zip(records, raws, strict=True)])
+        proposed = propose([_kept(app, record, raw) for record, raw in zip(records, raws, strict=True)])
         _LAST.clear()
-        _LAST[looked_at] = found
-        return found
+        _LAST[looked_at] = proposed
+        return proposed
     return _LAST.get(looked_at)
 
 
