@@ -34,7 +34,10 @@ _STAYS = (
 _OF_BROKER = (QUEUE, TRIAL_QUEUE, "unacked", "unacked_index", "unacked_mutex")
 #: Beginnings of the names of what grows with what happens, and is trimmed or expires; and of what else stays.
 _GROW = (_KEYS.journal, _KEYS.message(""), _KEYS.incident(""), "poison.returned.")
-_STAY = (*_GROW, _KEYS.convictions(""), _KEYS.children, _KEYS.lineage(""), f"{_KEYS.groups}:", "_kombu.")
+_STAY = (
+    *(*_GROW, _KEYS.convictions(""), _KEYS.children, _KEYS.lineage(""), f"{_KEYS.groups}:", "_kombu."),
+    f"{_KEYS.of('task_names')}:",
+)
 #: Answers to a worker that was killed while it asked the others who they are (mingle).
 _OF_CELERY = ".reply.celery.pidbox"
 
