@@ -125,7 +125,7 @@ class Chosen(list[str]):
 
     Attributes:
         typed: what is typed for the act, where that is not its name and these words.
-        is_agreed: a second person has asked for the act already, of which this is the rest.
+        is_agreed: a second person has agreed to the act already; these are the messages that came since.
     """
 
     def __init__(self, ids: Iterable[str], words: str, typed: str = "", *, is_agreed: bool = False) -> None:

@@ -18,7 +18,7 @@ from celery_poison.flower.picture import LEFT, Frame, Picture
 DAYS, FEWEST, TASKS = 14, 5, 5
 _DAY = 86_400
 _PICTURES = (Frame("wide", 960, 150, top=10, bottom=24, columns=0), Frame("narrow", 340, 150, 10, 24, 0))
-#: Days of a narrow picture of which each has its date below; of more, one in four.
+#: A narrow picture writes a date below each day up to so many days, and below one in four beyond that.
 _DATED = 5
 #: Units of a bar.
 _WIDEST = 60

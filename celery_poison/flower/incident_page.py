@@ -115,7 +115,7 @@ def read(ledger: AsyncLedger, word: str) -> IncidentsShown:
     processes = [(moment, "process") for moment in alone]
     span = word if word in SPANS else shortest([at for at, _ in (*marks, *processes)], now)
     drawn: list[tuple[Mapping[str, str], list[tuple[float, str]]]] = [(KINDS, marks), (PROCESSES, processes)]
-    # Where nobody has died the first one says so.
+    # Without any death the picture of workers is shown, which says that there was none.
     drawn = [each for each in drawn if each[1]] or drawn[:1]
     pictures = [(kinds, draw(kinds, died, now - SPANS[span], now)) for kinds, died in drawn]
     took = [death.incident.took for death in deaths if death.incident.took is not None]

@@ -130,7 +130,7 @@ class Catching(Hold):
             logger.warning("celery_poison: hold %d is lifted", hold.number)
 
     def _put_in_force(self) -> None:
-        """Catch by what is not over, from now on, and have all plans made anew."""
+        """Put the holds in force whose time is not over, and have all plans made anew."""
         now = time.monotonic() + self._clock
         holds = {hold.number: hold for hold in self._copy.by_field.values() if not hold.is_over(now)}
         self._ends_at = min((hold.until for hold in holds.values() if hold.until), default=math.inf)

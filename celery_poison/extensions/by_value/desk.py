@@ -206,7 +206,7 @@ class ValueHoldDesk:
             left, kept = self._to_release(number, found, those, others)
         is_lifted = found is None or not tried.intersection(left)
         if found is not None and is_lifted:
-            with suppress(MessageNotFound):  # somebody else was faster
+            with suppress(MessageNotFound):  # another lift has ended it
                 journalled = with_note(f"hold {number}: {found.words}", note)
                 self._holds.lift(number, actor=who["actor"], journalled=journalled)
         return Lifted(number=number, lifted=is_lifted, outcomes=outcomes, kept=kept)
