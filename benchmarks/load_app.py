@@ -1,8 +1,8 @@
 """The app that is measured: a few tasks, plain or guarded, wholly configured by the environment.
 
 BENCH_BROKER and BENCH_LEDGER are Redis URLs, BENCH_RESULTS one too or empty (results are ignored
-then), BENCH_GUARDED is 1 or 0; BENCH_KOMBU_RECEIVE=1 leaves receiving to kombu. Run as a script, it
-publishes: ``python load_app.py COUNT TASK [SECONDS]``.
+then), BENCH_GUARDED is 1 or 0; BENCH_KOMBU_RECEIVE=1 leaves receiving to kombu, BENCH_WITHOUT names
+extensions that are left out. Run as a script, it publishes: ``python load_app.py COUNT TASK [SECONDS]``.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ GUARDED = os.environ.get("BENCH_GUARDED") == "1"
 RESULTS = os.environ.get("BENCH_RESULTS") or None
 
 
-def noop() -> None:
+def noop(n: int = 0) -> None:
     """Return at once: nothing but what Celery and the plugin cost."""
 
 
-def sleep_1ms() -> None:
+def sleep_1ms(n: int = 0) -> None:
     """Wait, as a task does that asks some other service."""
     time.sleep(TASK_SECONDS)
 
 
-def busy_1ms() -> None:
+def busy_1ms(n: int = 0) -> None:
     """Compute: by processor time, so that a preempted task is not let off its work."""
     end = time.thread_time() + TASK_SECONDS
     while time.thread_time() < end:
@@ -59,8 +59,10 @@ TASKS: dict[str, Any] = {
 }
 
 if GUARDED:
-    from celery_poison import guarded, install
+    from celery_poison import extensions, guarded, install
 
+    left_out = os.environ.get("BENCH_WITHOUT", "").split()
+    extensions.ORDER = tuple(name for name in extensions.ORDER if name not in left_out)
     install(app, poison_redis_url=os.environ["BENCH_LEDGER"])
     for task in TASKS.values():
         guarded(task)

@@ -33,6 +33,8 @@ class Setup(NamedTuple):
         delay: seconds that a proxy adds to a round trip to Redis.
         tree: a checkout whose celery_poison the worker imports; empty: this one.
         ledger: ``alone`` on a Redis of its own, or on a ``cluster``; empty: on the Redis that all have.
+        hold: a hold by value that ``names`` the task and never catches, or that ``misses`` it; empty: none.
+        without: extensions that are left out.
     """
 
     guarded: bool
@@ -46,6 +48,8 @@ class Setup(NamedTuple):
     delay: float = 0.0
     tree: str = ""
     ledger: str = ""
+    hold: str = ""
+    without: str = ""
 
 
 class Round(NamedTuple):
@@ -64,6 +68,8 @@ class Round(NamedTuple):
     others: float
 
 
+#: Tasks of a hold by value that names the measured one, and of one that does not.
+HOLDS = {"names": "load.*", "misses": "elsewhere.*"}
 #: Where a ledger can be that is not with the broker. Its processor time counts as nobody's.
 _LEDGERS = {"alone": RedisServer, "cluster": ClusterSet}
 
@@ -78,9 +84,14 @@ def run(setup: Setup) -> Round:
             env["PYTHONPATH"] = setup.tree
         if setup.ledger:
             env["BENCH_LEDGER"] = stack.enter_context(_LEDGERS[setup.ledger]()).url()
+        if setup.without:
+            env["BENCH_WITHOUT"] = setup.without
         queue = _queue(setup, server, env)
         stack.enter_context(queue)
         env["BENCH_BROKER"] = queue.url
+        if setup.hold:
+            workers.hold(env, HOLDS[setup.hold])
+        ledger_url = env["BENCH_LEDGER"]
         if setup.delay:
             proxy = stack.enter_context(TcpProxy("127.0.0.1", server.port))
             proxy.delay = setup.delay / 2  # each way
@@ -91,7 +102,10 @@ def run(setup: Setup) -> Round:
         queue.release()
         queue.drain(worker)
         time.sleep(SETTLE)
-        return _measure(setup, client, worker, queue)
+        found = _measure(setup, client, worker, queue)
+        if setup.hold and (looks := workers.looks(ledger_url)) < setup.tasks * (setup.hold == "names"):
+            raise RuntimeError(f"the hold looked at {looks} messages\n{worker.log_text()}")
+        return found
 
 
 def _queue(setup: Setup, server: RedisServer, env: dict[str, str]) -> RedisQueue | RabbitQueue:

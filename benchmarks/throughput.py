@@ -42,7 +42,8 @@ def measure(kind: str, args: argparse.Namespace) -> list[Pair]:
         worker = args.pool, args.concurrency, args.celery_defaults
         rest = kind, args.tasks, with_results, *worker, args.broker, args.delay_ms / 1000
         old = args.against and str(args.against.resolve())
-        setups = {True: Setup(True, *rest), False: Setup(bool(old), *rest, old or "")}
+        more = {"hold": args.hold, "without": " ".join(args.without)}
+        setups = {True: Setup(True, *rest, **more), False: Setup(bool(old), *rest, old or "")}
         if args.cluster:
             setups = {True: Setup(True, *rest, "", "cluster"), False: Setup(True, *rest, "", "alone")}
         done = {guarded: rounds.run(setups[guarded]) for guarded in order}
@@ -146,6 +147,8 @@ def environment(args: argparse.Namespace) -> dict[str, Any]:
         "journal": "attempts",
         "plain": _beside(args),
         "receive": "kombu" if args.kombu_receive else "in one step",
+        "hold": args.hold or "none",
+        "without": " ".join(args.without) or "nothing",
     }
 
 
@@ -188,9 +191,16 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--cluster", action="store_true", help="guarded twice: the ledger on a cluster, and on one Redis"
     )
+    parser.add_argument(
+        "--hold", choices=tuple(rounds.HOLDS), default="", help="a hold by value that names the task, or not"
+    )
+    parser.add_argument("--without", nargs="+", default=(), metavar="ROOM", help="extensions left out")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.cluster and (args.hold or args.without):
+        parser.error("--cluster compares ledgers: leave out --hold and --without")
+    return args
 
 
 def main() -> int:

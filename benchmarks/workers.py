@@ -61,6 +61,23 @@ def publish(task: str, count: int, env: dict[str, str]) -> None:
     subprocess.run(command, cwd=HERE, env=os.environ | env, check=True)
 
 
+def hold(env: dict[str, str], task: str) -> None:
+    """Hold by value what nobody sends, of these tasks.
+
+    Args:
+        task: a pattern.
+    """
+    verb = ["-m", "celery", "-A", "load_app", "poison", "hold", "add", "--where", "n=1", "--force"]
+    command = [sys.executable, *verb, "--task", task]
+    subprocess.run(command, cwd=HERE, env=os.environ | env, check=True, capture_output=True)
+
+
+def looks(ledger_url: str) -> int:
+    """Return how many messages workers have held against holds by value."""
+    with redis.Redis.from_url(ledger_url) as client:
+        return sum(int(client.hget(key, "looks") or 0) for key in client.scan_iter("*value_looks"))
+
+
 @cache
 def published(task: str, count: int, *, guarded: bool, results: bool = False) -> list[bytes]:
     """Return the raw messages that :func:`publish` sends, in the order of the queue's list."""

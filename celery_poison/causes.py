@@ -137,6 +137,8 @@ DEATHS: Final = ("signal:6", "signal:9", "signal:11", "exit:1", *_causes_that(at
 FAILS: Final = frozenset(_causes_that(attrgetter("is_failure")))
 #: Why a message never reached a task.
 UNPROCESSABLE: Final = frozenset(_causes_that(attrgetter("is_unprocessable")))
+#: Why a message is in quarantine that was stopped before it began.
+NEVER_BEGAN: Final = frozenset({PAYLOAD, BLOCKED, HELD, QUEUE_FULL, *UNPROCESSABLE})
 #: Why a message may be in quarantine without having been convicted of anything.
 NO_CONVICTIONS: Final = frozenset(_causes_that(lambda row: not row.is_conviction))
 #: Causes of which a caller is not told (``tell="conviction"``): no conviction, or Celery has reported it.

@@ -90,7 +90,9 @@ def _nothing(quarantine: Quarantine, what: str, filters: Sequence[str]) -> str:
         return f"nothing: no worker has used this ledger so far; see {command('poison status')}"
     if filters:
         return f"no {what} match {' '.join(filters)!r}; without --filter there may be others"
-    return f"no {what}"
+    parked = quarantine.queries.totals()["parked"] if what != f"messages in state {State.TBDL}" else 0
+    waits = f"; {parked} wait in the ledger: {command('poison list --state TBDL')}" if parked else ""
+    return f"no {what}{waits}"
 
 
 # --- groups ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import shlex
 
 from celery_poison import causes
 from celery_poison.basics.text import argument, command, short
+from celery_poison.desk.sentences import is_parked
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
 
@@ -35,7 +36,7 @@ def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[
         )
         return [gone, (command(f"poison discard {id}"), "give it up: a worker that gets it drops it")]
     if record.state == State.NDLV:
-        return [(command(f"poison {act.format(id=id)}"), what) for act, what in _of_kept(record.cause)]
+        return [(command(f"poison {act.format(id=id)}"), what) for act, what in _of_kept(record)]
     if record.edited_to:
         return [(command(f"poison show {argument(record.edited_to)}"), "its changed copy")]
     if record.state == State.FAIL and record.resolution == "discarded":
@@ -49,12 +50,21 @@ def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[
     acts = [("fail", _GIVE_UP[1].replace("up:", "up now:")), ("discard", "give it up now")]
     if record.state == State.TBDL and not record.probation:
         acts.insert(0, ("release", "try it now, on probation"))
-    commands = [(command(f"poison {verb} {id}"), what) for verb, what in acts] if record.candidate else []
-    return [*commands, (command("poison list --candidates"), "")]
+    if record.candidate:
+        commands = [(command(f"poison {verb} {id}"), what) for verb, what in acts]
+        return [*commands, (command("poison list --candidates"), "")]
+    return _of_parked(record) if is_parked(record) else [(command("poison list --candidates"), "")]
 
 
-def _of_kept(cause: str) -> list[tuple[str, str]]:
+def _of_parked(record: MessageRecord) -> list[tuple[str, str]]:
+    holds = [(command("poison hold list"), "the holds by value; to lift the one that caught it lets it run")]
+    others = (command("poison list --state TBDL"), "what else waits in the ledger")
+    return [*(holds if "hold" in record.reason else ()), others]
+
+
+def _of_kept(record: MessageRecord) -> list[tuple[str, str]]:
     """Return the possible acts on a message in quarantine, and the effect of each."""
+    cause = record.cause
     if cause in (causes.MALFORMED, causes.NOT_A_TASK):
         return [_READ, _DISCARD]
     if cause in causes.UNPROCESSABLE:
@@ -67,8 +77,11 @@ def _of_kept(cause: str) -> list[tuple[str, str]]:
             _GIVE_UP,
         ]
     if cause == causes.HELD:
+        number = record.reason.removeprefix("hold ").partition(":")[0]
+        lift = [(f"hold lift {number}", "end the hold, and release all that it stopped")]
         return [
-            ("hold list", "the holds by value; to lift the one that stopped it releases all that it stopped"),
+            *(lift if number.isdecimal() else ()),
+            ("hold list", "the holds by value, and what each keeps"),
             ("release {id}", "run this one all the same"),
             _GIVE_UP,
         ]

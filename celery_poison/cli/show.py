@@ -26,7 +26,7 @@ from celery_poison.cli.output import (
 from celery_poison.desk import sentences
 from celery_poison.desk.chords import chord_of, has_expired_chord
 from celery_poison.desk.reading import Detail
-from celery_poison.keep.arguments import redacted
+from celery_poison.keep.arguments import HIDDEN, redacted
 from celery_poison.keep.body import decoded, preview
 from celery_poison.keep.stored_message import EXPIRES, has_expired
 from celery_poison.model import MessageRecord, StoredMessage
@@ -86,7 +86,10 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     console.echo(f"{title}[{clean(record.id)}]" + (f"  {clean(where)}" if where else ""))
     if record.arguments:
         console.echo(f"arguments: {clean(record.arguments)}")
-    print_wrapped(near_paths(f"{sentences.STANDING[record.state]} {detail.story}"), "", 0)
+        if HIDDEN in record.arguments:
+            typed = command(f"poison show --json {argument(short(record.id))}")
+            console.echo(clean(f"  hidden by poison_redact or by its publisher; all of them: {typed}"))
+    print_wrapped(near_paths(f"{sentences.standing(record)} {detail.story}"), "", 0)
     if waits := _waits(app, record, stored):
         print_wrapped(waits, "", 0)
     if record.state == State.NDLV and stored is not None and has_expired(stored.headers):
@@ -112,7 +115,8 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     if stored is None and record.state == State.FAIL:
         console.echo("The message itself is gone for good: it was purged.")
     elif stored is None and record.state != State.DLVD:
-        console.echo("The message itself is with the broker: only quarantine keeps headers and body.")
+        where = "parked in the ledger" if sentences.is_parked(record) else "with the broker"
+        console.echo(f"The message itself is {where}: headers and body are shown of what is in quarantine.")
 
 
 def _tell_all(console: Any, app: Celery, detail: Detail) -> None:
@@ -180,7 +184,7 @@ def _counts(detail: Detail, *which: str) -> str:
     # What is only observed counts for nothing, and has died all the same.
     seen = sum(entry.get("event") == "crashed" for entry in detail.history if entry.get("note") == "observed")
     counts = {
-        "start": record.deliveries,
+        "start": sentences.starts_of(record),
         "death": record.crashes or seen,
         "strike": record.strikes,
         "failure": record.failures,

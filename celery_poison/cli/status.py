@@ -170,7 +170,7 @@ def _waiting_line(queues: Sequence[Backlog]) -> str:
     if counted:
         return f"waiting: {first_of([f'{-number} in {queue}' for number, queue in counted], 4)}"
     if queues and all(each.waiting == 0 for each in queues):
-        return "nothing waits"
+        return "nothing waits in a queue"
     return "how much waits is not known"
 
 
@@ -186,7 +186,7 @@ def _message_lines(seen: Overview) -> Iterator[tuple[str, str]]:
         ("given up", seen.failed, messages(seen.failed)),
         ("candidates", seen.candidates, _suspects_line(seen)),
         ("running", seen.running, messages(seen.running)),
-        ("parked", seen.parked, f"{messages(seen.parked)} that wait in the ledger"),
+        ("parked", seen.parked, f"{messages(seen.parked)} in the ledger; see `list --state TBDL`"),
         ("stuck", stuck.total, f"no worker works on {messages(stuck.total)}: {', '.join(kinds)}"),
         ("blocked", seen.blocked, count_of(seen.blocked, "rule")),
     )

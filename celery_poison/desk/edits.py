@@ -164,8 +164,8 @@ class Edits:
         is_registered = self._store.is_registered(record.task)  # loads the modules that may define it
         if not is_registered and not force:
             raise IllegalTransition(
-                f"no task {record.task!r} is registered in this app, so no worker could run the copy: load"
-                " the module that defines it, or use force"
+                f"no task {record.task!r} is registered in this app; whether a worker knows it cannot be seen"
+                " from here: load the module that defines it, or use --force"
             )
         task, original = self._store.app.tasks.get(record.task), stored_message(self._store.kept(record.mid))
         old = call_of(original)
@@ -288,7 +288,7 @@ def check_fits(task: Any, call: Call) -> None:
     try:
         header(*call.args, **call.kwargs)
     except TypeError as error:
-        raise IllegalTransition(f"its task does not take these arguments: {error}; or use force") from None
+        raise IllegalTransition(f"its task does not take these arguments: {error}; or use --force") from None
 
 
 def changed_copy(stored: StoredMessage, old: Call, new: Call, mid: str, copy_mid: str) -> StoredMessage:

@@ -14,7 +14,7 @@ from celery_poison.causes import Evidence
 from celery_poison.desk.finder import Finder
 from celery_poison.desk.lookup import TYPED, Lookup, one_of
 from celery_poison.desk.search import By, Filter, Group
-from celery_poison.desk.sentences import STANDING, Entry, how_it_ended, why
+from celery_poison.desk.sentences import Entry, how_it_ended, standing, why
 from celery_poison.desk.store import Store
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.keep.arguments import Redact, headers_shown
@@ -69,7 +69,7 @@ class Detail(NamedTuple):
     def story(self) -> str:
         """Return the story of a message, its end, and the story of its changed copy."""
         ended = how_it_ended(self.history) if self.record.state == State.DLVD else ""
-        copy = f"Of the copy: {STANDING[self.copy.record.state]} {self.copy._own}" if self.copy else ""
+        copy = f"Of the copy: {standing(self.copy.record)} {self.copy._own}" if self.copy else ""
         return " ".join(filter(None, (ended, why(self.record, observe_only=self.observe_only), copy)))
 
     @property

@@ -296,7 +296,7 @@ def _unknown_task(store: Store, record: MessageRecord) -> PoisonError | None:
         return None
     return IllegalTransition(
         f"no task {record.task!r} is registered in this app; whether a worker knows it cannot be seen from"
-        " here: load the module that defines it, or use force"
+        " here: load the module that defines it, or use --force"
     )
 
 

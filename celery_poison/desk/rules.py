@@ -115,7 +115,7 @@ class Rules:
             MessageNotFound: this app guards no such task.
         """
         if not force:
-            self._store.refuse_unless_guarded(task, "force blocks it all the same")
+            self._store.refuse_unless_guarded(task, "--force blocks it all the same")
         return self._block(RuleKind.TASK, task, task, seconds, actor, note)
 
     def block_fingerprint(
@@ -210,9 +210,9 @@ class Rules:
         if task == stored.VERSION:
             raise ConfigurationError(f"a task named {task!r} cannot be overridden: the name is taken")
         if not force and task.startswith(A_QUEUE):
-            self._store.refuse_unless_known(task.removeprefix(A_QUEUE), "force sets it all the same")
+            self._store.refuse_unless_known(task.removeprefix(A_QUEUE), "--force sets it all the same")
         elif not force and task != EVERY_TASK:
-            self._store.refuse_unless_guarded(task, "force sets it all the same")
+            self._store.refuse_unless_guarded(task, "--force sets it all the same")
         journalled = "set " + " ".join(f"{name}={shown(value)}" for name, value in options.items())
         who = actor or default_actor(), with_note(journalled, note)
         return self._change(task, lambda entry: {**(entry or {}), **options}, who, if_version)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.text import clean, count_of, when
-from celery_poison.causes import FAILURE, OF_WORKERS, Evidence, describe, signal_name
+from celery_poison.causes import FAILURE, NEVER_BEGAN, OF_WORKERS, Evidence, describe, signal_name
 from celery_poison.desk.evidence import sentence_of
 from celery_poison.model import MessageRecord
 from celery_poison.rules.destinations import where_sent
@@ -25,6 +25,9 @@ STANDING = {
     "DLVD": "It has ended; only the journal remembers it.",
 }
 
+#: How the reason of a message begins that waits in the ledger (``ledger/views.py``).
+_PARKED = ("parked ", "put back, and parked ")
+
 #: Outcome of a finished start -> how it ended.
 _ENDS = {
     "success": "it ended well",
@@ -33,6 +36,23 @@ _ENDS = {
     "lost": "its message was acknowledged although its task did not end",
     "": "it ended alive",
 }
+
+
+def is_parked(record: MessageRecord) -> bool:
+    """Whether a message waits in the ledger, and not with the broker."""
+    return record.state == State.TBDL and record.reason.startswith(_PARKED)
+
+
+def standing(record: MessageRecord) -> str:
+    """Return where a message is, as a sentence."""
+    return "Waits in the ledger." if is_parked(record) else STANDING.get(record.state, "")
+
+
+def starts_of(record: MessageRecord) -> int:
+    """Return how often a message has begun; a delivery that was kept from that counts as none."""
+    has_history = record.deliveries > 1 or record.crashes or record.failures or record.releases
+    is_kept_back = is_parked(record) if record.state == State.TBDL else record.cause in NEVER_BEGAN
+    return 0 if is_kept_back and not has_history else record.deliveries
 
 
 def how_it_ended(history: Sequence[Entry]) -> str:

@@ -103,5 +103,5 @@ class Store:
         workers = self.queries.workers(int(self.settings.activation_interval * 1000))
         if queue not in consumed_queues(workers) and queue not in self.app.amqp.queues:
             raise IllegalTransition(
-                f"no worker consumes a queue {queue!r}, and the app names none so: start one, or use force"
+                f"no worker consumes a queue {queue!r}, and the app names none so: start one, or use --force"
             )

@@ -115,7 +115,7 @@ def _read(quarantine: Quarantine, id: str, names_only: bool) -> MessageStory:
     return MessageStory(
         record=record,
         stored=stored,
-        standing=sentences.STANDING.get(record.state, ""),
+        standing=sentences.standing(record),
         why=words.say(detail.story, 2000),
         steps=steps,
         left_out=left_out,

@@ -13,6 +13,7 @@ from kombu.utils.json import dumps
 from celery_poison.basics.text import clean, count_of, duration, size, span, when
 from celery_poison.basics.text import short as short_id
 from celery_poison.causes import FAILURE, NO_CONVICTIONS, describe, place_in, short
+from celery_poison.desk.sentences import starts_of
 from celery_poison.model import MessageRecord
 
 STATES = {
@@ -97,7 +98,7 @@ def zone() -> str:
 def attempts(record: MessageRecord) -> str:
     died = f", {count_of(record.crashes, 'death')}" if record.crashes else ""
     back = f", put back {record.failures}×" if record.failures else ""
-    return f"{count_of(record.deliveries, 'start')}{died}{back}"
+    return f"{count_of(starts_of(record), 'start')}{died}{back}"
 
 
 def node(worker: str) -> str:

@@ -29,7 +29,7 @@ def _canvas(stored: StoredMessage, kept: bytes | None, force: bool) -> dict[str,
             return {}
         raise IllegalTransition(
             f"{refusal}, so that its chord, chain and errbacks are unknown: release it, discard it, or use"
-            " force to fail the task alone"
+            " --force to fail the task alone"
         ) from refusal
 
 

@@ -25,10 +25,11 @@ REMEMBER_IMPORTS_MS = 30 * 86_400_000
 WHY_FORCE = {
     "failed": (
         "it was failed: its caller has the failure, its chord, chain and errbacks are resolved, and that"
-        " cannot be undone; use force to run it all the same"
+        " cannot be undone; use --force to run it all the same"
     ),
     "edited": (
-        "it was edited: its changed copy replaces it; use force to restore the original too, and both may run"
+        "it was edited: its changed copy replaces it; use --force to restore the original too, and both may"
+        " run"
     ),
 }
 
@@ -185,7 +186,7 @@ class DecisionTransitions(LedgerPart):
         reply = self._scripts.call("restore", mid=mid, actor=actor, note=note, force=force)
         if reply[0] is Code.CONFLICT:
             raise IllegalTransition(
-                WHY_FORCE.get(reply[1].decode(), "it was not merely discarded: use force")
+                WHY_FORCE.get(reply[1].decode(), "it was not merely discarded: use --force")
             )
 
     def edit(

@@ -11,8 +11,11 @@ import pytest
 from celery_poison import Quarantine
 from celery_poison.desk.owner import default_actor
 from celery_poison.desk.releasing import Releases
-from celery_poison.extensions.by_value import desk, flower
+from celery_poison.extensions.by_value import desk, flower, value_holds
+from celery_poison.extensions.by_value.value_holds import ValueHolds
 from celery_poison.flower.choosing import NothingChosen
+from celery_poison.headers import mid_of
+from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
@@ -46,7 +49,9 @@ def test_NEW_27_a_hold_is_added_listed_named_in_status_and_lifted(
     (line,) = [line for line in console.out("status").splitlines() if line.startswith("value_holds ")]
     assert story in line and "broken (1 in quarantine)" in line
     assert f"Reason: {story}" in console.out("show", mid)
-    assert "It has arguments that a person holds back." in console.out("show", mid)
+    shown = console.out("show", mid)
+    assert "It has arguments that a person holds back." in shown and "1 start" not in shown
+    assert "poison hold lift 1 " in shown and "--force" not in shown
 
     lifted = console.run("hold", "lift", "1", "--note", "repaired")
     assert lifted.stdout == "lifted  hold 1; 1 message released\n"
@@ -145,16 +150,46 @@ def test_NEW_27_a_hold_stays_in_force_until_a_pass_finds_nothing_new_and_all_is_
     assert console.run("hold", "lift", "1").stdout.startswith("lifted  hold 1; 0 messages released")
     keep()  # a worker that had not heard of it
     said = console.out("status")
-    assert "hold 1 is lifted, but 1 message of it in quarantine" in said and "poison hold lift 1" in said
+    assert "hold 1 has ended, but 1 message of it in quarantine" in said and "poison hold lift 1" in said
     monkeypatch.undo()
     assert console.json("hold", "lift", "1")["lifted"] and not fleet.quarantine.list()
     keeper.close()
 
 
-def test_NEW_27_a_hold_that_is_over_and_keeps_nothing_asks_for_nothing(console: Console) -> None:
+def test_NEW_27_a_hold_that_is_over_and_keeps_nothing_asks_for_nothing_and_goes_away(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
     console.run("hold", "add", "--where", "n=42", "--wait", "--for", "1s")
     wait_until(lambda: console.json("hold", "list")[0]["over"], what="its time is over")
-    assert "lift it" not in console.out("status")
+    assert "lift it" not in console.out("status") and "value_holds" not in console.out("status")
+    monkeypatch.setattr(value_holds, "KEPT_MS", 0)
+    console.run("hold", "add", "--where", "n=43")
+    assert [row["number"] for row in console.json("hold", "list")] == [2]
+
+
+def test_NEW_27_show_next_and_list_lead_to_what_waits_for_a_hold(
+    console: Console, fleet: Fleet, keeper: Keeper
+) -> None:
+    made = Quarantine(console.app).hold("n=42", wait=True, actor="ann", note="broken")
+    message = _sent(fleet, keeper)
+    mid, start = mid_of(message.headers), Start.of("b00t.1", "w1@test/b00t", "i1", "fleet.healthy", queue="q")
+    key = ValueHolds(keeper.ledger).key_of(made)
+    assert keeper.ledger.parking.park(mid, b"", start, number=0, parcel=b"", awaits=key)
+    message.ack()
+    listed = console.run("list")
+    assert "no messages in quarantine; 1 wait in the ledger" in listed.stdout + listed.stderr
+    assert "list --state TBDL" in listed.stdout + listed.stderr
+    assert "i1" in console.out("list", "--state", "TBDL")
+    shown = console.out("show", "i1")
+    assert "Waits in the ledger." in shown and "parked in the ledger" in shown and "1 start" not in shown
+    assert "poison hold list" in shown and "poison list --state TBDL" in shown
+    seen = console.out("status")
+    assert (
+        "hold 1: n=42, by ann: broken (1 waiting)" in seen
+        and "1 message in the ledger; see `list --state TBDL`" in seen
+    )
+    lifted = console.run("hold", "lift", "1")
+    assert lifted.stdout == "lifted  hold 1; 1 message that waited may go on\n"
 
 
 def test_NEW_27_what_another_hold_may_catch_stays_and_no_look_counts_without_end(

@@ -350,11 +350,11 @@ def test_NEW_14_status_says_whether_it_goes_on_whether_others_are_served_and_no_
 @pytest.mark.parametrize(
     ("waiting", "served"),
     [
-        ({"a": 0, "b": 0}, "nothing waits"),
+        ({"a": 0, "b": 0}, "nothing waits in a queue"),
         ({"a": 0, "b": None}, "how much waits is not known"),
         ({}, "how much waits is not known"),
         ({"a": 9, "b": 120, "c": 0}, "waiting: 120 in b, 9 in a"),
-        ({"a": 0, "mine.quarantine": 7}, "nothing waits"),
+        ({"a": 0, "mine.quarantine": 7}, "nothing waits in a queue"),
         ({"mine.quarantine": 7}, "how much waits is not known"),
     ],
 )

@@ -195,7 +195,7 @@ def test_a_pickled_body_is_never_opened_and_failing_it_is_refused_while_its_canv
 ) -> None:
     result = app.tasks[POISON].apply_async(serializer="pickle")
     mid = keeper.keep(keeper.receive())
-    assert "use force" in refusal(app, mid)
+    assert "use --force" in refusal(app, mid)
     give_up(app, mid, force=True)
     with pytest.raises(GivenUp):
         result.get(timeout=PATIENCE)

@@ -22,7 +22,7 @@ from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.cli.next_acts import acts_on
 from celery_poison.desk.evidence import sentence_of
 from celery_poison.desk.reading import remembered
-from celery_poison.desk.sentences import why
+from celery_poison.desk.sentences import starts_of, why
 from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
@@ -115,6 +115,10 @@ def test_NEW_27_what_to_type_for_a_held_message_begins_with_its_hold() -> None:
     record = MessageRecord(**dict.fromkeys(names, "a"), state="NDLV", cause="held")
     typed = [line for line, _ in acts_on(record)]
     assert typed[0].endswith(" poison hold list") and not any("repro" in line for line in typed)
+    typed = [line for line, _ in acts_on(replace(record, reason="hold 12: n=42, by ann"))]
+    assert typed[0].endswith(" poison hold lift 12")
+    assert starts_of(replace(record, deliveries=1)) == 0, "it was stopped before that"
+    assert starts_of(replace(record, deliveries=1, failures=1)) == 1
 
 
 # --- what a process leaves behind --------------------------------------------------------------------

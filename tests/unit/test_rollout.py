@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
-from celery_poison.extensions.rollout.knowers import LONGEST, Knowers, decide, sort_out
+from celery_poison.extensions.rollout.knowers import LONGEST, LONGEST_IDLE, Knowers, decide, sort_out
 from celery_poison.extensions.rollout.task_names import digest_of
 from celery_poison.headers import RELEASE, UNKNOWN_SINCE
 from celery_poison.keep.stored_message import parcel_of
 from celery_poison.ledger.fleet_model import WorkerRecord
 from celery_poison.model import StoredMessage
+from celery_poison.portrait import Portrait
 
 HOUR = 3600.0
 
@@ -31,6 +35,26 @@ def test_NEW_29_workers_are_sorted_by_what_they_know_and_consume() -> None:
     assert sort_out(workers, {new}, "celery") == Knowers(("b", "d"), ("c",), lacking=1, silent=1)
     assert sort_out(workers, (), "celery") == Knowers((), (), lacking=3, silent=1)
     assert sort_out([], (), "celery") == Knowers()
+
+
+@pytest.mark.parametrize(
+    ("busy", "paused", "is_idle"), [(1, "", True), (2, "", False), (1, "celery", False), (None, "", False)]
+)
+def test_NEW_29_it_is_seen_whether_who_knows_a_task_has_a_free_slot(
+    busy: int | None, paused: str, is_idle: bool
+) -> None:
+    portrait = None if busy is None else Portrait(slots=2, slots_busy=busy)
+    worker = replace(_worker("a", "" if paused else "celery", paused), portrait=portrait)
+    assert sort_out([(worker, "new")], {"new"}, "celery").is_idle == is_idle
+
+
+def test_NEW_29_beside_a_free_slot_no_pause_is_long_and_after_a_restart_it_waits_for_a_while() -> None:
+    assert decide(Knowers(here=("b",), is_idle=True), "celery", 60.0, HOUR).pause == LONGEST_IDLE
+    gone = Knowers(left=("b",), left_ago=9.0, lacking=1, silent=1)
+    assert decide(gone, "celery", 1.0, HOUR, 10.0) == (0.5, "until a worker is back that knew its task: b")
+    assert decide(gone, "celery", HOUR, HOUR, 10.0) == (0, "; known to b, gone for 9s")
+    assert decide(gone, "celery", 1.0, HOUR, 5.0) == (0, "; known to b, gone for 9s")
+    assert decide(gone._replace(left_ago=math.inf), "celery", 1.0, HOUR, 5.0) == (0, "; known to b, gone")
 
 
 def test_NEW_29_it_goes_back_later_and_later_while_somebody_knows_its_task() -> None:

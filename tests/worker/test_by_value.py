@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from celery_poison import Quarantine
+from celery_poison.broker.kinds import depth
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger import decisions as transitions
 from celery_poison.model import MessageRecord
@@ -17,11 +18,13 @@ from tests.apps.factory import build_app
 from tests.apps.harness import Fleet
 from tests.desk.keeping import Keeper
 from tests.fleet.forked import DIED, Forked
+from tests.worker.apps import DEADLY
 from tests.worker.conftest import Crew
 
+POOLS = ("threads", "solo", "gevent", "eventlet")
 CELLS = sampled(
     [("redis", "prefork"), ("rabbitmq", "prefork")],
-    [(broker, pool) for pool in ("threads", "solo") for broker in ("redis", "rabbitmq")],
+    [(broker, pool) for pool in POOLS for broker in ("redis", "rabbitmq")],
 )
 
 
@@ -111,14 +114,18 @@ def test_NEW_27_what_a_person_releases_runs_in_spite_of_a_hold_and_a_hold_ends_b
     assert crew.quarantine.lift(1).lifted and crew.quarantine.lift(2).lifted
 
 
-@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
+@pytest.mark.parametrize(
+    ("broker_url", "pool"),
+    sampled([("redis", "prefork")], [("rabbitmq", "prefork"), ("redis", "threads"), ("rabbitmq", "gevent")]),
+    indirect=["broker_url"],
+)
 def test_NEW_27_a_worker_that_is_killed_at_any_step_of_a_hold_loses_nothing_and_runs_nothing(
-    crew: Crew,
+    crew: Crew, pool: str
 ) -> None:
     crew.module = "tests.worker.dies_holding"
     crew.quarantine.hold("n=1", actor="ann")
     crew.quarantine.hold("n=2", wait=True, actor="ann")
-    with crew.supervise(concurrency=1):
+    with crew.supervise(pool=pool, concurrency=1):
         held = [crew.send("healthy", n) for n in (1, 2, 1, 2)]
         crew.await_that(lambda: len(crew.quarantine.list()) == 2 and _parked(crew) == 2, "all are kept")
         steps = {f"{when} {where}" for when in ("before", "after") for where in ("quarantine", "parking")}
@@ -131,36 +138,70 @@ def test_NEW_27_a_worker_that_is_killed_at_any_step_of_a_hold_loses_nothing_and_
     assert crew.marks.count("healthy", "start") == {1: 2, 2: 2}
 
 
-@pytest.mark.parametrize("step", sampled([4], [1]))
+@pytest.mark.parametrize(
+    ("broker_url", "step"), sampled([("redis", 4)], [("redis", 1), ("rabbitmq", 1)]), indirect=["broker_url"]
+)
 def test_NEW_27_a_lift_that_is_killed_at_any_command_is_finished_by_the_next(
     fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    sent = count()
+    sent, queues = count(), list[str]()
     for number in count(1, step):
+        queues.append(f"lift{number}")  # its own: what is there later stays out of the way
         hold = fleet.quarantine.hold("n>=0", actor="ann")
         for _ in range(2):
-            fleet.send("healthy", next(sent))
-            keeper.keep(keeper.receive(), "held", 0, reason=hold.story)
+            fleet.send("healthy", next(sent), queue=queues[-1])
+            keeper.keep(keeper.receive(queues[-1]), "held", 0, reason=hold.story)
         operator = Forked(lambda hold=hold: Quarantine(build_app(fleet.environ())).lift(hold.number), number)
         operator.wait()
-        there = len(keeper.raw_on_redis()), len(fleet.quarantine.list())
+        there = _waiting(fleet, queues[-1]), len(fleet.quarantine.list())
         assert there[0] <= 2 <= sum(there), f"lost or doubled at {number}"
         with monkeypatch.context() as patch:
             patch.setattr(transitions, "DECISION_PATIENCE_MS", 0)
             if fleet.quarantine.list() or fleet.quarantine.value_holds():
                 assert fleet.quarantine.lift(hold.number).lifted
         assert not fleet.quarantine.list() and not fleet.quarantine.value_holds(), f"not done: {number}"
-        while keeper.ledger.client.lmove("celery", "later", "RIGHT", "LEFT"):
-            pass  # out of the way of those that are sent next
         if operator.status != DIED:
             break
     assert number > 8, "it was killed at every command"
     expected = set(range(next(sent)))
-    with fleet.worker(queues=("later",)):
+    with fleet.worker(queues=queues):
         fleet.await_that(lambda: set(fleet.marks.count("healthy", "end")) == expected, "all ran")
-        fleet.await_that(lambda: not keeper.raw_on_redis("later"), "older copies are dropped")
+        fleet.await_that(lambda: not any(_waiting(fleet, each) for each in queues), "older copies are gone")
         fleet.await_that(lambda: not fleet.quarantine.list(candidates=True), "all are cleared")
     assert set(fleet.marks.count("healthy", "start").values()) == {1}
+
+
+def _waiting(fleet: Fleet, queue: str) -> int:
+    with fleet.app.connection_for_read() as connection:
+        return depth(connection, queue)
+
+
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
+def test_NEW_27_what_kills_who_reads_it_for_a_hold_is_convicted_and_nothing_else_is_lost(
+    new_crew: Callable[..., Crew], broker_url: str
+) -> None:
+    crew = new_crew(broker_url, accept_content=["json", "pickle", DEADLY])
+    crew.quarantine.hold("n=42", actor="ann")
+    healthy = crew.app.tasks["fleet.healthy"]
+    bomb = healthy.apply_async(("dies",), serializer=DEADLY)
+    held = [healthy.apply_async((42,), serializer=how) for how in ("json", "pickle", DEADLY)]
+    others = [healthy.apply_async((n,), serializer=how) for n, how in enumerate(("json", "pickle", DEADLY))]
+    with crew.supervise(2, concurrency=1) as workers:
+        crew.await_that(lambda: {*crew.marks.count("healthy", "end")} >= {0, 1, 2}, "the others go on")
+        assert [each.get(timeout=PATIENCE) for each in others] == [0, 1, 2]
+        kept = {record.id: record for record in _kept(crew, bomb.id, *(each.id for each in held))}
+        accused = kept.pop(bomb.id)
+        assert (accused.cause, accused.crashes, accused.strikes) == ("receive", 2, 2)
+        assert {(each.cause, each.crashes, each.strikes) for each in kept.values()} == {("held", 0, 0)}
+        crashed = [entry["cause"] for entry in crew.events("crashed") if entry["id"] == bomb.id]
+        assert crashed == ["receive"] * 2 and len(workers.deaths) == 2
+        assert [mark.id for mark in crew.marks.all("decodes", "dies")] == ["for a hold"] * 2
+        assert crew.quarantine.lift(1).lifted
+        assert [each.get(timeout=PATIENCE) for each in held] == [42] * 3
+        crew.await_that(crew.nothing_runs, "forgotten")
+        assert [record.id for record in crew.quarantine.list()] == [bomb.id]
+        crew.await_that(lambda: not crew.quarantine.list(candidates=True), "who ran beside it is cleared")
+    assert {*crew.marks.count("healthy", "end")} == {0, 1, 2, 42} and crew.starts("healthy") >= 6
 
 
 def test_NEW_27_while_redis_is_away_what_is_held_runs_and_the_hold_stands_again_when_it_is_back(

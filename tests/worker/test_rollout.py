@@ -11,6 +11,7 @@ from celery.result import AsyncResult
 
 from celery_poison.basics.parts import Panel
 from celery_poison.desk.survey import overview
+from celery_poison.extensions.rollout.flower import PART
 from celery_poison.testing import Worker
 from tests import PATIENCE
 from tests.worker.conftest import Crew
@@ -45,6 +46,8 @@ def test_NEW_29_what_only_another_worker_knows_goes_back_for_it_and_without_it_t
         crew.await_that(lambda: len(crew.events("parked")) > 2 * MESSAGES, "they go back again and again")
         assert {result.state for result in sent} == {"PENDING"}, "no caller hears of it"
         crew.await_that(lambda: "of fleet.new_guarded wait for new@" in _panel(crew).line, "status says so")
+        (line, *_) = PART.held_back(overview(crew.app))
+        assert "wait for new@test" in line.story and not line.can_go, "Flower says so"
         crew.marks.open_gate()
         assert [result.get(timeout=PATIENCE) for result in sent] == [*range(MESSAGES)]
         assert not crew.quarantine.list() and not crew.events("crashed")
@@ -53,9 +56,10 @@ def test_NEW_29_what_only_another_worker_knows_goes_back_for_it_and_without_it_t
         notes = {entry["note"] for entry in crew.events("parked")}
         assert notes == {"until a worker takes it that knows its task: new@test"}
         new.stop()
-        with pytest.raises(NotRegistered):  # after a rollback, at once
+        with pytest.raises(NotRegistered):  # after a rollback, as soon as it is none that restarts
             _send(crew, 0).get(timeout=PATIENCE)
-        assert [kept.cause for kept in crew.quarantine.list()] == ["unknown_task"]
+        (kept,) = crew.quarantine.list()
+        assert kept.cause == "unknown_task" and "; known to new@test, gone for " in kept.reason
 
 
 def _on(new_crew: Callable[..., Crew], broker: str, request: pytest.FixtureRequest) -> Crew:
@@ -132,4 +136,23 @@ def test_NEW_29_evidence_says_who_knew_a_task_and_could_not_take_it(
                 "1 message of fleet.new_guarded in quarantine: late@test knows the task by now"
             ]
             (typed,) = _panel(crew).typed
-            assert typed == "poison release --filter 'cause=unknown_task task=fleet.new_guarded'"
+            assert typed == "poison release --filter 'cause=unknown_task task=fleet.new_guarded' --force"
+
+
+@pytest.mark.matrix
+def test_NEW_29_while_the_only_worker_that_knows_a_task_restarts_no_caller_hears_of_it(
+    new_crew: Callable[..., Crew], redis_url: str
+) -> None:
+    crew = new_crew(redis_url, worker_prefetch_multiplier=1, poison_activation_interval=20.0)
+    with crew.worker("old", concurrency=1):
+        with _busy(crew) as new:
+            sent = [_send(crew, n) for n in range(MESSAGES)]
+            crew.await_that(lambda: len(crew.events("parked")) > MESSAGES, "they go back")
+            crew.marks.open_gate()
+            new.stop()
+        sent += [_send(crew, n) for n in range(MESSAGES, 2 * MESSAGES)]
+        waits = "until a worker is back that knew its task: new@test"
+        crew.await_that(lambda: waits in {each["note"] for each in crew.events("parked")}, "they wait")
+        with crew.worker("new", concurrency=1, env=NEW):
+            assert [result.get(timeout=PATIENCE) for result in sent] == [*range(2 * MESSAGES)]
+    assert not crew.quarantine.list()

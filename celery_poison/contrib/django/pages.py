@@ -187,7 +187,7 @@ class Pages:
             editable=is_editable(detail),
             cause=clean(causes.short(record.cause)),
             place=clean(record.evidence.source),
-            story=clean(f"{sentences.STANDING[record.state]} {detail.story}"),
+            story=clean(f"{sentences.standing(record)} {detail.story}"),
             usual=decision(record) if record.state == State.NDLV and not record.sent_at else "",
             sections=sections_of(detail),
             links=detail.links,

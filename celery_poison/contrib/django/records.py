@@ -54,7 +54,7 @@ def sections_of(detail: Detail) -> list[tuple[str, list[tuple[str, str]]]]:
         "task id": record.id,
         "arguments": record.arguments,
         "queue": record.queue,
-        "counts": f"{count_of(record.deliveries, 'start')}, {count_of(record.crashes, 'death')}",
+        "counts": f"{count_of(sentences.starts_of(record), 'start')}, {count_of(record.crashes, 'death')}",
         "worker": record.worker.partition("/")[0],
         "size": f"{record.payload_bytes:,} bytes",
         "first seen": when(record.first_seen),

@@ -54,6 +54,11 @@ class HoldNow(Record):
     is_more: bool = False
 
     @property
+    def is_spent(self) -> bool:
+        """Whether its time has passed, and it keeps nothing: nobody needs to lift it."""
+        return self.over and not (self.quarantined or self.waiting)
+
+    @property
     def in_quarantine(self) -> str:
         return ("at least " if self.is_more else "") + count_of(self.quarantined, "message")
 
@@ -260,7 +265,7 @@ class ValueHoldDesk:
 
     def _refuse_unless_known(self, new: ValueHold) -> None:
         """Refuse what catches nothing: behind a typing error messages would run."""
-        app, tasks, cure = self._store.app, self._tasks(), " (force holds it all the same)"
+        app, tasks, cure = self._store.app, self._tasks(), " (--force holds it all the same)"
         named = [task for task in tasks if fnmatchcase(task, new.task)]
         if not named:
             raise MessageNotFound(f"this app guards no task {new.task!r}{nearest(new.task, tasks)}{cure}")

@@ -25,6 +25,8 @@ MOST = 100
 def held_back(seen: Overview) -> Iterator[HeldBack]:
     shown = seen.panel("value_holds") or {"holds": ()}
     for each in shown["holds"]:
+        if each.is_spent:
+            continue
         hold, keeps = each.hold, [f"{each.in_quarantine} in quarantine"]
         keeps += [f"{count_of(each.waiting, 'message')} waiting"] if hold.waits else []
         keeps += ["it is over"] if each.over else [f"until {when(hold.until)}"] if hold.until else []

@@ -36,12 +36,14 @@ _NOT_HELD = Filter((Field("cause", "!=", causes.HELD),))
 def panels(app: Celery, ledger: Ledger) -> Iterator[Panel]:
     """Yield the panel of the holds, and of a hold that is proposed."""
     holds, left = holds_now(ledger)
-    over = [each for each in holds if each.over and each.quarantined]  # what waited goes on by itself
+    # What waited for one that is over goes on by itself; where it keeps nothing else, nobody asks for it.
+    over = [each for each in holds if each.over and each.quarantined]
+    there = [each for each in holds if not each.is_spent]
     yield Panel(
         "value_holds",
         {"holds": holds, "work": ValueHolds(ledger).work()},
         as_json=[each.as_dict() for each in holds],
-        line="; ".join(_line(each) for each in holds),
+        line="; ".join(_line(each) for each in there),
         decisions=[*map(_over, over), *(_leftover(*each, bool(holds)) for each in left.items())],
         typed=[f"poison hold lift {number}" for number in (*(each.hold.number for each in over), *left)],
     )
@@ -75,7 +77,7 @@ def _over(each: HoldNow) -> str:
 def _leftover(number: int, messages: int, are_others: bool) -> str:
     stays = "; what another hold catches, too, stays" if are_others else ""
     what = f"{count_of(messages, 'message')} of it in quarantine"
-    return f"hold {number} is lifted, but {what}: lift it again to release what is left{stays}"
+    return f"hold {number} has ended, but {what}: lift it to release what is left{stays}"
 
 
 def proposal(app: Celery, ledger: Ledger) -> Proposed | None:

@@ -28,6 +28,8 @@ from celery_poison.model import Record
 
 #: Holds that there may be at a time: each is looked at for every message of its tasks.
 MOST = 20
+#: Milliseconds for which a hold that is over is listed.
+KEPT_MS = 7 * 86_400_000
 EVERY_TASK = "*"
 _FIELD, _REASON = "hold:", re.compile(r"hold (\d{1,15}): ")
 
@@ -173,8 +175,8 @@ class ValueHolds:
         Raises:
             ConfigurationError: there are :data:`MOST` of them.
         """
-        words: dict[str, Any] = {"where": json.dumps([*where]), "lasts_ms": lasts_ms, "most": MOST}
-        code, *rest = self._call("add_hold", **words, **more)
+        words: dict[str, Any] = {"where": json.dumps([*where]), "lasts_ms": lasts_ms}
+        code, *rest = self._call("add_hold", most=MOST, kept_ms=KEPT_MS, **words, **more)
         if code is Code.HELD:
             raise ConfigurationError(f"there are {MOST} holds by value already: lift one first")
         return int(rest[0])

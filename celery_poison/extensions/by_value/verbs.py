@@ -131,11 +131,14 @@ def lift(
         print_json(lifted.as_dict())
     else:
         say_refusals(lifted.outcomes)
-        released = count_of(len(lifted.outcomes) - refused, "message")
-        line = f"lifted  hold {number}" if lifted.lifted else f"hold {number} stays in force"
-        line += f"; {released} released" + (f", {refused} refused" if refused else "")
-        line += f"; {count_of(waiting, 'message')} that waited may go on" if waiting and lifted.lifted else ""
-        say(line + (f"; {lifted.kept} stay, since another hold catches them, or may" if lifted.kept else ""))
+        goes_on = waiting if lifted.lifted else 0
+        parts = [f"lifted  hold {number}" if lifted.lifted else f"hold {number} stays in force"]
+        if lifted.outcomes or not goes_on:
+            parts += [f"{count_of(len(lifted.outcomes) - refused, 'message')} released"]
+            parts[-1] += f", {refused} refused" if refused else ""
+        parts += [f"{count_of(goes_on, 'message')} that waited may go on"] if goes_on else []
+        parts += [f"{lifted.kept} stay, since another hold catches them, or may"] if lifted.kept else []
+        say("; ".join(parts))
     if refused or not lifted.lifted:
         ctx.exit(REFUSED)
 

@@ -34,7 +34,7 @@ class HoldDesk:
         """
         self._refuse_if_observing()
         if not force:
-            self._store.refuse_unless_known(queue, "force pauses it all the same")
+            self._store.refuse_unless_known(queue, "--force pauses it all the same")
         return self._pause(Scope.QUEUE, queue, actor, note)
 
     def pause_task(self, task: str, *, actor: str = "", note: str = "", force: bool = False) -> Pause:
@@ -49,7 +49,7 @@ class HoldDesk:
         """
         self._refuse_if_observing()
         if not force:
-            self._store.refuse_unless_guarded(task, "force pauses it all the same")
+            self._store.refuse_unless_guarded(task, "--force pauses it all the same")
         return self._pause(Scope.TASK, task, actor, note)
 
     def resume_queue(self, queue: str, *, worker: str = "", actor: str = "", note: str = "") -> list[Pause]:

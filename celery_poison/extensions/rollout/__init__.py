@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 logger = get_logger("celery_poison")
 
+#: Activation intervals for which a message waits for a worker that knew its task and has ended.
+GRACE = 3
+
 
 class Rollout(Extension):
     """Imports what it needs when it is needed: most apps only publish."""
@@ -50,7 +53,8 @@ class Rollout(Extension):
         now, since = int(time.time() * 1000), message.headers.get(UNKNOWN_SINCE)
         since = since if type(since) is int and 0 < since < now else now
         knowers = self._names_in(site.ledger).who_knows(task, queue)
-        postponed = decide(knowers, queue, (now - since) / 1000, self._patience)
+        grace = GRACE * self.host.settings.activation_interval
+        postponed = decide(knowers, queue, (now - since) / 1000, self._patience, grace)
         if postponed.pause:
             message.headers[UNKNOWN_SINCE] = since
             if task not in self._logged:
@@ -63,7 +67,7 @@ class Rollout(Extension):
         from celery_poison.extensions.rollout.status_panel import panel_of
         from celery_poison.extensions.rollout.task_names import TaskNames
 
-        yield panel_of(ledger, TaskNames(ledger, self.host.settings.activation_interval))
+        yield panel_of(ledger, TaskNames(ledger, self.host.settings.activation_interval), self.host.app)
 
     @property
     def _patience(self) -> float:

@@ -6,6 +6,7 @@ A worker's record names its digest, so that no heartbeat grows. A set that no wo
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterable
 
@@ -20,8 +21,8 @@ from celery_poison.ledger.writer import command
 KEY, FIELD = "task_names", "tasks"
 #: Seconds for which a set is kept, and after which a worker writes it again.
 KEPT, AGAIN = 3600, 300.0
-#: Seconds for which an answer is believed.
-FRESH = 1.0
+#: Seconds for which an answer is believed; workers that have ended, the newest, that are looked at.
+FRESH, _ENDED = 1.0, 100
 
 
 def digest_of(names: Iterable[str]) -> str:
@@ -53,6 +54,9 @@ class TaskNames:
         self._read_at = float("-inf")
         self._workers: list[tuple[WorkerRecord, str]] = []
         self._digests: dict[str, frozenset[str]] = {}
+        #: Nodes that were there for a task and a queue; seconds since a node ended, when that was read.
+        self._knew: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._ended: dict[str, float] = {}
 
     def who_knows(self, task: str, queue: str) -> Knowers:
         """Return the living workers, sorted by whether they know a task and consume a queue.
@@ -65,11 +69,21 @@ class TaskNames:
             self._workers, self._digests, self._read_at = self._read(), {}, now
         if task not in self._digests:
             self._digests[task] = self._digests_with(task)
-        return sort_out(self._workers, self._digests[task], queue)
+        knowers = sort_out(self._workers, self._digests[task], queue)
+        if knowers.here:
+            self._knew[task, queue] = knowers.here
+        elif left := self._knew.get((task, queue)):
+            ago = min(self._ended.get(node, math.inf) for node in left)
+            return knowers._replace(left=left, left_ago=ago)
+        return knowers
 
     def _read(self) -> list[tuple[WorkerRecord, str]]:
         # Of who is late with a heartbeat it is the monitor's to say that it is dead.
-        workers = [each for each in self.ledger.read.workers(self._activation_ms) if not each.stopping]
+        records, now_ms = self.ledger.read.workers(self._activation_ms), self.ledger.read.now_ms()
+        ended = reversed(self.ledger.read.declared_dead(_ENDED).items())  # of one node, the newest counts
+        self._ended = {worker.partition("/")[0]: (now_ms - at_ms) / 1000 for worker, at_ms in ended}
+        self._ended |= dict.fromkeys((each.node for each in records if each.stopping), 0.0)
+        workers = [each for each in records if not each.stopping]
         with clear_errors("reading what workers know"):
             pipe = self.ledger.client.pipeline(transaction=False)
             for worker in workers:

@@ -10,6 +10,7 @@
 -- ARGV[7] note
 -- ARGV[8] journalled    the note of the journal
 -- ARGV[9] most    holds that there may be, but for those that are over: nobody looks at them
+-- ARGV[10] kept_ms  for which one that is over stays on record; what it left in quarantine has its number
 -- RETURNS OK, number | HELD (there are as many)
 -- JOURNALS hold_added
 local now, lasts, count = now_ms(), tonumber(ARGV[5]), 0
@@ -17,7 +18,8 @@ for field, text in pairs(hash(KEYS[1])) do
   if field:sub(1, 5) == 'hold:' then
     local is_read, each = pcall(cjson.decode, text)
     local ends = is_read and type(each) == 'table' and tonumber(each.until_ms) or 0
-    if ends == 0 or ends > now then count = count + 1 end
+    if ends == 0 or ends > now then count = count + 1
+    elseif ends < now - tonumber(ARGV[10]) then redis.call('HDEL', KEYS[1], field) end
   end
 end
 if count >= tonumber(ARGV[9]) then return {'HELD'} end
