@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from celery_poison import causes
-from celery_poison.basics.numbers import milliseconds
+from celery_poison.basics.numbers import milliseconds, whole
 from celery_poison.basics.text import (
     argument,
     clean,
@@ -55,8 +55,8 @@ _ADDED = 5
 def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
     """List the deaths of workers and of task processes, newest first; `show ID` tells of one worker's.
 
-    DIED: the first sign of absence; with --utc the last sign of life, too. NOTICED: gone (connections
-    broke), silent (no heartbeat) or frozen (connected, no heartbeat). TOOK: from the last sign of life to the
+    GONE BY: the first sign of absence; with --utc the last sign of life, too. NOTICED: gone (connections
+    broke), silent (no heartbeat) or frozen (only connected). TOOK: from the last sign of life to the
     end of the recovery. SUSPECTS: messages that were running. PUT BACK: messages by queue;
     RabbitMQ's own are not counted.
 
@@ -71,32 +71,57 @@ def incidents(ctx: click.Context, words: tuple[str, ...], limit: int) -> None:
             raise click.UsageError("write incidents, or incidents show ID")
         return _show_incident(quarantine, words[1])
     records = queries.incidents(limit)
-    headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "SUSPECTS", "PUT BACK", "WORKER")
-    died = {} if wants_json() else process_deaths(queries.counts())
-    alone = [] if wants_json() else queries.journal(count=limit, wanted=_is_alone)[::-1]
-    lines = [] if wants_json() else [_alone_line(died), _unread_line(sum(died.values()), len(alone), limit)]
-    if lines and plugin_of(app_of(ctx)).settings.observe_only:
+    alone = queries.journal(count=limit, wanted=_is_alone)[::-1]
+    notes = quarantine.incident_notes([incident.incident for incident in records])
+    if wants_json():
+        return print_json(_as_json(records, notes, alone))
+    headings = ("INCIDENT", "GONE BY", "NOTICED", "TOOK", "CAUSE", "SUSPECTS", "PUT BACK", "WORKER")
+    died = process_deaths(queries.counts())
+    lines = [_alone_line(died), _unread_line(sum(died.values()), len(alone), limit)]
+    if plugin_of(app_of(ctx)).settings.observe_only:
         lines.append(_observed_line(queries.observed()))
     open_ones = sum(incident.took is None for incident in records)
     title = count_of(len(records), "worker death") + (" shown" if len(records) == limit else "")
     title += f", recovery goes on after {open_ones} of them" if open_ones else ""
     hint = f"next: {command(f'poison incidents show {records[0].incident}')}" if records else ""
     answer_table(records, headings, _incident_row, "no worker has died", fit=True, title=title)
-    if not wants_json():
-        notes = quarantine.incident_notes([incident.incident for incident in records])
-        added = ((each.incident, additions_of(each.evidence), notes.get(each.incident)) for each in records)
-        told = [(name, " ".join(filter(None, words))) for name, *words in added if any(words)]
-        lines += [clean(f"{name}: {sentence}") for name, sentence in told[:_ADDED]]
+    added = ((each.incident, additions_of(each.evidence), notes.get(each.incident)) for each in records)
+    told = [(name, " ".join(filter(None, words))) for name, *words in added if any(words)]
+    lines += [clean(f"{name}: {sentence}") for name, sentence in told[:_ADDED]]
     for line in filter(None, lines):
         print_wrapped(line, "", 0)
-    if wants_json():
-        return
     _print_alone(alone, any_ever=bool(died))
     if not records and alone:
         newest = argument(short(alone[0]["id"]))
         hint = f"next: {command(f'poison show {newest}')}"
     if hint:
         say(hint, err=True)
+
+
+def _as_json(
+    records: Sequence[Incident], notes: Mapping[str, str], alone: Sequence[Mapping[str, str]]
+) -> list[dict[str, object]]:
+    """Return the deaths of workers, then those of task processes: the same fields, and those of a task."""
+    of_workers = [
+        {"kind": "worker", **each.as_dict(), "notes": notes.get(each.incident, "")} for each in records
+    ]
+    return [*of_workers, *map(_alone_as_json, alone)]
+
+
+def _alone_as_json(entry: Mapping[str, str]) -> dict[str, object]:
+    noticed_at = int(entry["at"].partition("-")[0]) / 1000
+    death = Incident(
+        incident="",
+        worker=entry["worker"],
+        cause=entry["cause"],
+        noticed_at=noticed_at,
+        release=entry["release"],
+        pid=whole(entry["pid"]),
+        evidence=causes.Evidence.decode(entry["evidence"]),
+    )
+    of_task: dict[str, object] = {name: entry[name] for name in ("task", "id", "mid")}
+    ran = milliseconds(entry["runtime_ms"])
+    return {"kind": "process", **death.as_dict(), **of_task, "ran": ran, "notes": ""}
 
 
 def _is_alone(entry: Mapping[str, str]) -> bool:
@@ -110,7 +135,7 @@ def _print_alone(alone: Sequence[Mapping[str, str]], *, any_ever: bool) -> None:
         click.echo(f"  {command('poison journal tail --deaths')}")
     if alone:
         click.echo("")
-        print_table(("DIED", "CAUSE", "TASK", "RAN", "WHERE", "ID"), map(_alone_row, alone), fit=True)
+        print_table(("GONE BY", "CAUSE", "TASK", "RAN", "WHERE", "ID"), map(_alone_row, alone), fit=True)
 
 
 def _alone_row(entry: Mapping[str, str]) -> tuple[object, ...]:
@@ -136,7 +161,8 @@ def _show_incident(quarantine: Quarantine, id: str) -> None:
     (incident,) = found
     entries, lanes = timeline.read(queries, incident)
     if wants_json():
-        print_json({**incident.as_dict(), "history": entries})
+        notes = quarantine.incident_notes([incident.incident]).get(incident.incident, "")
+        print_json({**incident.as_dict(), "history": entries, "notes": notes})
         return
     click.echo(clean(f"{incident.incident}  {causes.short(incident.cause)}: worker {incident.worker}"))
     if sentence := sentence_of(incident.evidence):
@@ -206,10 +232,10 @@ def _observed_line(observed: Sequence[MessageRecord]) -> str:
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:
     by = incident.evidence.by_ms
-    died = died_when(incident.evidence).removeprefix("at ") if utc.get() else clock(by / 1000) if by else ""
+    died = died_when(incident.evidence).removeprefix("at ") if utc.get() else ""
     return (
         incident.incident,
-        died or clock(incident.died_at),
+        died or clock(by / 1000 if by else incident.noticed_at or incident.died_at),
         incident.how or "-",
         f"{incident.took:.1f} s" if incident.took is not None else "open",
         incident.cause,

@@ -216,9 +216,9 @@ class Views(Messages, FleetReader, Groups):
         """Return the record of a message with a history that is not in quarantine."""
         with clear_errors("reading a lineage"):
             raw: Any = self._client.hgetall(self._keys.lineage(id))
-            if not raw:
-                return None
             fields = as_text(raw)
+            if "id" not in fields:  # nothing, or the note of a death that was only observed
+                return None
             mid = fields.get("mid", "")
             state = self._live_states([mid])[0]
             has_ended = state is State.TBDL and fields.get("ended") == mid

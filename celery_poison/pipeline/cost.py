@@ -10,22 +10,23 @@ from celery_poison.basics.text import span_in_two
 #: No run counts for more than a week: one entry that says nonsense spoils no sum.
 _LONGEST_MS = 7 * 24 * 3600 * 1000
 #: Of all, of each day by cause, and of each cause by task. A run was done again if the journal has a later
-#: one of its task id. What was interrupted before a process took it up was no run.
+#: one of its task id. What no process had taken up was no run. One that ended with its worker ended after
+#: the last sign of life, up to which it is counted: ``least_ms``.
 COST = f"""
 select date, cause, task, count(*) as runs, count(*) - count(ms) as unknown,
   cast(coalesce(sum(ms), 0) as bigint) as ms,
   cast(coalesce(sum(case when again then ms end), 0) as bigint) as again_ms,
+  cast(coalesce(sum(case when incident is not null then ms end), 0) as bigint) as least_ms,
   grouping(date) as of_task, grouping(task) as of_day
 from (select date, coalesce(cause, 'unknown') as cause, coalesce(task, '') as task, again,
-    case when runtime_ms is not null then least(greatest(runtime_ms, 0), {_LONGEST_MS}) end as ms
+    incident, case when runtime_ms >= 0 then least(runtime_ms, {_LONGEST_MS}) end as ms
   from (select k.*, lead(token) over (partition by coalesce(id, token) order by ended_at, seq) is not null
     as again from {{kin}} k) r
-  where {{recent}} and {{window}} and (r.end = 'crashed' and coalesce(cause, '') <> 'receive'
-    or r.end = 'interrupted' and coalesce(cause, '') <> 'not_reached'
-      and (runtime_ms is not null or pid > 0))) c
+  where {{recent}} and {{window}} and r.end in ('crashed', 'interrupted')
+    and coalesce(cause, '') not in ('receive', 'not_reached') and (runtime_ms is not null or pid > 0)) c
 group by grouping sets ((), (date, cause), (cause, task)) order by date, ms desc, runs desc, cause, task
 """
-_SUMS = ("runs", "unknown", "ms", "again_ms")
+_SUMS = ("runs", "unknown", "ms", "again_ms", "least_ms")
 
 
 def sums(selected: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -45,16 +46,23 @@ def _row(row: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 def says(totals: Mapping[str, int]) -> list[str]:
     """Return the totals in sentences."""
-    runs, unknown, lost, again = (totals[name] for name in _SUMS)
+    runs, unknown = totals["runs"], totals["unknown"]
+    lost, again = spans_of(totals)
     cut_off = f"{runs:,} {'run was' if runs == 1 else 'runs were'} cut off"
-    words = [f"{cut_off}, {span_of(lost)} of work thrown away"]
-    if again:
-        words.append(
-            f"{span_of(again)} of it was done again: the journal has a later run of the same task id"
-        )
+    words = [f"{cut_off}, {lost} of work thrown away"]
+    if totals["again_ms"]:
+        words.append(f"{again} of it was done again: the journal has a later run of the same task id")
     if unknown:
         words.append(f"of {unknown:,} of them the run time is not on record")
     return words
+
+
+def spans_of(row: Mapping[str, int]) -> tuple[str, str]:
+    """Return the time that was thrown away, and what of it was done again, for people."""
+    least = row["least_ms"]
+    bound = "" if not least else "at least " if least >= row["ms"] else "about "
+    lost, again = (bound + span_of(row[name]) for name in ("ms", "again_ms"))
+    return lost, again
 
 
 def span_of(ms: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from celery_poison.pipeline.backtest import Replayed, as_dict
 from celery_poison.pipeline.blame import ALWAYS, PARTS, SIZES, Ask, anomalies, is_accused, is_worse_by_start
 from celery_poison.pipeline.chart import Measure, figure, safe
-from celery_poison.pipeline.cost import COST, says, span_of, sums
+from celery_poison.pipeline.cost import COST, says, span_of, spans_of, sums
 from celery_poison.pipeline.grown import GREW, rows
 from celery_poison.pipeline.window import Window
 
@@ -210,13 +210,13 @@ def render(told: Mapping[str, Any]) -> str:
     return page.replace("{body}", "".join(body), 1)
 
 
-_LOST = Measure("ms", "run time thrown away a day", "Run time thrown away by day and cause", span_of)
+_LOST = Measure("ms", "recorded run time thrown away a day", "Run time thrown away by day and cause", span_of)
 
 
 def _cost(shown: Mapping[str, Any]) -> list[str]:
     """Return the cost of deaths: sentences, a picture, and a table by task."""
     cost = shown["cost"]
-    lost = [{**row, "lost": span_of(row["ms"]), "again": span_of(row["again_ms"])} for row in cost["tasks"]]
+    lost = [{**row, **dict(zip(("lost", "again"), spans_of(row), strict=True))} for row in cost["tasks"]]
     table = _table(lost[:_LISTED], ["task", "cause", "runs", "lost", "again", "unknown"])
     rest = f"<p>… and {len(lost) - _LISTED:,} more</p>" if len(lost) > _LISTED else ""
     picture = figure(cost["days"], shown["releases"], shown["totals"], _LOST)

@@ -441,7 +441,7 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     )
     (incident,) = console.json("incidents")
     assert (incident["incident"], incident["flagged"], incident["put_back"]) == ("i1", 2, 5)
-    assert incident["how"] == "silent" and incident["took"] is not None
+    assert incident["how"] == "silent" and incident["took"] is not None and incident["kind"] == "worker"
     assert "celery: 5" in console.out("incidents")
     assert "died alone" not in console.out("incidents")
     shown = console.run("incidents", "show", "i1")
@@ -467,6 +467,10 @@ def test_incidents_counts_the_deaths_of_task_processes_too(console: Console, kee
     told = [(*row[:2], *row[-2:]) for row in rows]  # between them: how long it ran
     assert told == [("SIGKILL", "fleet.healthy", "-", oldest)] * 2, "each has a line, with what to show"
     assert f"poison show {oldest}" in result.stderr
+    died = console.json("incidents")
+    told = [(each["kind"], each["task"], each["cause"]) for each in died]
+    assert told == [("process", "fleet.healthy", "signal:9")] * 2 and died[0]["ran"] > 0
+    assert died[0]["id"].startswith(oldest) and died[0]["noticed_at"] and not died[0]["incident"]
     assert console.json("status")["process_deaths"] == {"signal:9": 2}
     assert "newest 50,000 entries" not in result.stdout + console.out("incidents", "-n", "1")
     ledger.client.xtrim(ledger.keys.journal, maxlen=0, approximate=False)

@@ -118,7 +118,7 @@ def test_NEW_1_an_incident_shows_that_one_was_convicted_and_the_other_cleared(
             what=fleet.log_text,
         )
     console = Console(fleet.app)
-    (incident,) = console.json("incidents")
+    (incident,) = (each for each in console.json("incidents") if each["kind"] == "worker")
     shown = console.out("incidents", "show", incident["incident"])
     told = {
         match[1]: match[2]

@@ -60,7 +60,7 @@ POISONED = {
 }
 HALF_FROZEN = {
     "ready": f"celery poison: not ready: {FROZEN}",
-    "incidents": "INCIDENT +DIED +NOTICED +TOOK +CAUSE +SUSPECTS +PUT BACK +WORKER",
+    "incidents": "INCIDENT +GONE BY +NOTICED +TOOK +CAUSE +SUSPECTS +PUT BACK +WORKER",
 }
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date, timedelta
 from typing import Any, NamedTuple, Self
 
 from celery_poison.basics.numbers import is_whole, whole
-from celery_poison.basics.text import count_of, decoded, first_of, span_in_two
-from celery_poison.causes import short
+from celery_poison.basics.text import count_of, decoded, span_in_two
+from celery_poison.causes import EVICTION, FROZEN, OF_WORKERS, short
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 
 _EPOCH = date(1970, 1, 1)
 #: As the scripts name the sums since the ledger began, and those of deaths of workers.
 _EVER, _DEATHS = "all", "in"
+#: What the hash has of each sum.
+_MEASURES = ("runs", "ms", "unknown", "kept")
+#: Causes of runs that are counted up to the last sign of life of their worker, which died with them.
+_WITH_WORKER = frozenset({*OF_WORKERS, FROZEN, EVICTION})
+#: Causes that a sentence names.
+_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +34,18 @@ class Loss:
         ms: run time that is thrown away, as far as it is on record, in milliseconds.
         unknown: runs whose run time is not on record.
         kept: what of ``ms`` is not done again: the message went to quarantine, or had been acknowledged.
+        least: what of ``ms`` may have been more: the worker died, too, and was last heard of before.
     """
 
     runs: int = 0
     ms: int = 0
     unknown: int = 0
     kept: int = 0
+    least: int = 0
 
     def __add__(self, other: Loss) -> Loss:
-        ms, kept = self.ms + other.ms, self.kept + other.kept
-        return Loss(self.runs + other.runs, ms, self.unknown + other.unknown, kept)
+        ms, kept, least = self.ms + other.ms, self.kept + other.kept, self.least + other.least
+        return Loss(self.runs + other.runs, ms, self.unknown + other.unknown, kept, least)
 
     @property
     def again(self) -> int:
@@ -58,9 +66,10 @@ class Loss:
         """
         words = f"{count_of(self.runs, 'run')} cut off" + (f" ({causes})" if causes else "")
         if self.again:
-            words += f", {_span(self.again)} of work done twice" + (f", {worst}" if worst else "")
+            words += f", {self.spans[0]} of work done twice" + (f", {worst}" if worst else "")
         if self.kept:
-            words += f"; {_span(self.kept)} thrown away with messages that went to quarantine"
+            words += f"; {self.spans[1]} thrown away with messages that went to quarantine"
+            words += " or had been acknowledged"
         if self.unknown:
             of = "its" if self.runs == 1 else f"of {self.unknown} of them the"
             words += f"; {of} run time is not on record"
@@ -69,7 +78,9 @@ class Loss:
     @property
     def spans(self) -> tuple[str, str]:
         """Time that is done again, and that is not, for people; empty for nothing."""
-        return _span(self.again) if self.again else "", _span(self.kept) if self.kept else ""
+        bound = "" if not self.least else "at least " if self.least >= self.ms else "about "
+        again, kept = (bound + _span(ms) if ms else "" for ms in (self.again, self.kept))
+        return again, kept
 
 
 NOTHING = Loss()
@@ -105,7 +116,7 @@ class Losses:
         days, ever, deaths = dict[Place, Loss](), dict[tuple[str, str], Loss](), dict[str, Loss]()
         for name, number in fields.items():
             measure, _, rest = name.partition(" ")
-            if measure not in Loss.__slots__ or number <= 0:
+            if measure not in _MEASURES or number <= 0:
                 continue
             group, _, word = rest.partition(" ")
             loss, (first, _, last) = Loss(**{measure: number}), word.partition(" ")
@@ -116,7 +127,9 @@ class Losses:
             elif is_whole(group) and today - 14 < int(group) <= today:
                 place = Place(int(group), first, last)
                 days[place] = days.get(place, NOTHING) + loss
-        return cls(today, days, ever, deaths)
+        of_workers = {place: _least(loss) for place, loss in days.items() if place.cause in _WITH_WORKER}
+        deaths = {name: _least(loss) for name, loss in deaths.items()}
+        return cls(today, days | of_workers, ever, deaths)
 
     def on(self, day: int) -> str:
         """Return the losses of a day in words; empty for none."""
@@ -127,10 +140,13 @@ class Losses:
         for place, loss in mine.items():
             by_cause[short(place.cause)] += loss.runs
             by_task[place.task] += loss.again
-        causes = first_of([f"{number} {cause}" for cause, number in by_cause.most_common()], 4)
+        named = by_cause.most_common(_NAMED)
+        causes = [f"{number} {cause}" for cause, number in named]
+        if others := total.runs - sum(number for _, number in named):
+            causes.append(f"{others} of other causes")
         ((task, ms),) = by_task.most_common(1)
         worst = f"{_span(ms)} of it by {task}" if task and len(by_task) > 1 else ""
-        return total.in_words(causes, worst)
+        return total.in_words(", ".join(causes), worst)
 
     @property
     def line(self) -> str:
@@ -168,6 +184,10 @@ def read(ledger: Ledger) -> Losses:
         pipe.time()
         raw, (seconds, _) = pipe.execute()
     return Losses.of({decoded(name): whole(number) for name, number in raw.items()}, seconds // 86_400)
+
+
+def _least(loss: Loss) -> Loss:
+    return replace(loss, least=loss.ms)
 
 
 def _span(ms: int) -> str:

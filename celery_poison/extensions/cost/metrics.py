@@ -24,7 +24,7 @@ def _by_cause_and_task(overview: Overview, measure: str, divisor: int) -> Rows:
 FAMILIES = (
     Family(
         "cut_off_seconds_total",
-        "Run time of runs that were cut off, as far as it is on record",
+        "Run time of runs that were cut off, as far as it is on record: at least, where their worker died",
         lambda s, o: _by_cause_and_task(o, "ms", 1000),
         ("cause", "task"),
         CounterMetricFamily,

@@ -3,11 +3,16 @@ local function count(key, what, cause)
   redis.call('HINCRBY', key, cause and what .. ':' .. cause or what, 1)
 end
 
+-- A name as sums have it: of a long one its first 120 bytes, and no part of a letter.
+local function clipped(name)
+  return #name <= 120 and name or string.match(string.sub(name, 1, 121), '^(.*)[^\128-\191]') or ''
+end
+
 -- One death of a task on a day, as ``DAY TASK``. Fourteen days are kept, and fifty tasks of each: those beyond
 -- have no name.
 local function count_day(key, now, task)
   local day, known = math.floor(now / 86400000), 0
-  local field = day .. ' ' .. string.sub(task, 1, 120)
+  local field = day .. ' ' .. clipped(task)
   if redis.call('HEXISTS', key, field) == 0 then
     for _, name in ipairs(redis.call('HKEYS', key)) do
       local of = tonumber(string.match(name, '^%d+') or 0)

@@ -14,9 +14,21 @@ local function has_begun(e)
   return e.phase == 'R' and tonumber(e.pid) > 0
 end
 
--- When it began, in ms: as its owner knows it, else as it is on record; 0: nobody knows.
-local function began_at(e, current)
-  return e.at_ms > 0 and e.at_ms or current and tonumber(current.at_ms) or 0
+-- The same, as its owner knows it or as it is on record; `cause` of its end, where it has ended.
+local function may_have_run(e, current, cause)
+  return cause ~= 'not_reached' and (has_begun(e) or current ~= nil and has_begun(current))
+end
+
+-- How long it had run when it ended, in ms: by its beginning as its owner knows it, else as it is on record. '' where
+-- nobody knows one of both, or where it began after the end: a worker may live on after its last sign of life.
+local function ran_until(ended_at, e, current)
+  local at_ms = e.at_ms > 0 and e.at_ms or current and tonumber(current.at_ms) or 0
+  return at_ms > 0 and ended_at and ended_at >= at_ms and ended_at - at_ms or ''
+end
+
+-- When it ended, in ms: `died_at` of its worker, or now, if the start's own worker reports it; nil: nobody knows.
+local function ended_at(died_at, fence, now)
+  return tonumber(died_at) or fence == '' and now or nil
 end
 
 -- Notes that a run of a message was cut off, and how often it had been put back till then: where its task must not

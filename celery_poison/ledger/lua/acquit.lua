@@ -24,5 +24,6 @@ if not current or mine and told then
   end_parking_and_journal(KEYS[5], KEYS[6], KEYS[7], ARGV[1], ARGV[2], 'finished')
 end
 if told then redis.call('HDEL', KEYS[2], e.token) end
+--@ lived(hash(KEYS[3]), KEYS[3], e.token)
 local cleared = clear_and_journal(KEYS[3], KEYS[4], KEYS[8], KEYS[7], ARGV[1], ARGV[2], e, ARGV[4], ARGV[6])
 return {'OK', cleared and 1 or 0}

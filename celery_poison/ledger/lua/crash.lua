@@ -40,17 +40,20 @@ local blame = ARGV[5]
 count(KEYS[8], 'crashed', ARGV[4])
 count_day(KEYS[10], now, e.task)
 count_lately(KEYS[10], now)
-local at_ms = began_at(e, current)
-local ran_ms = at_ms > 0 and math.max(0, (tonumber(ARGV[11]) or now) - at_ms) or ''
+local begun = may_have_run(e, current, ARGV[4])
+local ran_ms = ran_until(ended_at(ARGV[11], ARGV[9], now), e, current)
 local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e.task, queue = e.queue,
   worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], outcome = blame, deliveries = e.deliveries,
   runtime_ms = ran_ms, incident = ARGV[7], payload_bytes = e.payload_bytes}
 add_known(line, ARGV[10])
---@ cut_off(now, line, KEYS[3], e.phase == 'R', ARGV[8] ~= '1')
+--@ cut_off(now, line, KEYS[3], begun, ARGV[8] ~= '1')
 if ARGV[8] == '1' then
   line.state = 'DLVD'
   line.note = 'observed'
   journal(KEYS[7], ARGV[1], line)
+  -- No history: by this the same call is recognised if its answer was lost, and the start if its worker lives.
+  redis.call('HSET', KEYS[3], 'last_token', token, 'charged', '')
+  if redis.call('HEXISTS', KEYS[3], 'id') == 0 then redis.call('EXPIRE', KEYS[3], 3600) end
   return {'OK', {}, closed and 1 or 0}
 end
 local charged = 'strike'
@@ -74,7 +77,7 @@ redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e.task, 'queue', e
   'cause', ARGV[4], 'blame', blame, 'worker', e.worker, 'incident', ARGV[7], 'last_seen', now,
   'last_token', token, 'charged', charged, 'deliveries', e.deliveries, 'payload_bytes', e.payload_bytes,
   'pid', e.pid, 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
-if has_begun(e) then note_cut_off(KEYS[3], ARGV[2], ARGV[4]) end
+if begun then note_cut_off(KEYS[3], ARGV[2], ARGV[4]) end
 redis.call('ZADD', KEYS[4], 'NX', now, id)
 redis.call('PERSIST', KEYS[3])
 journal(KEYS[7], ARGV[1], line)

@@ -37,13 +37,11 @@ redis.call('HINCRBY', KEYS[3], 'doubt', ARGV[8])
 redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[11])
 expire_history(KEYS[3])
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
-local begun = ARGV[4] ~= 'not_reached' and (has_begun(e) or has_begun(current))
+local begun = may_have_run(e, current, ARGV[4])
 if begun then note_cut_off(KEYS[3], ARGV[2], ARGV[4]) end
-local at_ms = began_at(e, current)
-local ran_ms = at_ms > 0 and math.max(0, (tonumber(ARGV[10]) or now) - at_ms) or ''
 local line = {event = 'interrupted', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], deliveries = e.deliveries,
-  failures = failures, runtime_ms = ran_ms, incident = ARGV[5],
+  failures = failures, runtime_ms = ran_until(ended_at(ARGV[10], ARGV[7], now), e, current), incident = ARGV[5],
   payload_bytes = e.payload_bytes}
 journal(KEYS[5], ARGV[1], add_known(line, ARGV[9]))
 --@ cut_off(now, line, KEYS[3], begun, e.diverts ~= 0)

@@ -49,7 +49,7 @@ end
 local line, now = hash(KEYS[3]), now_ms()
 local known = add_known({}, ARGV[9])
 local evidence = known.evidence or line.evidence or ''
---@ kept(line, e.token, has_begun(e) or current and has_begun(current))
+--@ kept(line, e.token, may_have_run(e, current))
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], e.token)
 redis.call('DEL', KEYS[3])

@@ -18,6 +18,7 @@ if not current and line.last_token ~= e.token then return {'STALE'} end
 if current and e.pid == 0 then e.fields[1], e.fields[4], e.fields[5] = current.phase, current.pid, current.at_ms end
 redis.call('HSET', KEYS[1], ARGV[2], cjson.encode(e.fields))
 if current then return {'OK'} end
+--@ lived(line, KEYS[2], e.token)
 local strikes = take_back(KEYS[2], line, e.alone > 0)
 if line.candidate == '1' and strikes == 0 then
   redis.call('ZREM', KEYS[3], e.id)

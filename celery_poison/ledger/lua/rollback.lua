@@ -28,7 +28,7 @@ redis.call('HSET', KEYS[3], 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue',
   'deliveries', e.deliveries, 'last_seen', now, 'last_token', e.token, 'charged', 'failure',
   'payload_bytes', e.payload_bytes)
 -- A monitor does not know when it was put back.
-local ran_ms = ARGV[5] == '' and e.at_ms > 0 and math.max(0, now - e.at_ms) or ''
+local ran_ms = ran_until(ended_at('', ARGV[5], now), e, current)
 local line = {event = 'rolled_back', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], deliveries = e.deliveries,
   failures = failures, runtime_ms = ran_ms,

@@ -49,7 +49,10 @@ if mine then
     redis.call('DEL', KEYS[3])
   end
 end
-if current and current.token == ARGV[3] or not current and ARGV[6] == '' then return {'OK'} end
+if current and current.token == ARGV[3] or not current and ARGV[6] == '' then
+--@ lived(line, KEYS[3], ARGV[3])
+  return {'OK'}
+end
 redis.call('HDEL', KEYS[2], ARGV[3])
 local lost = start_of(ARGV[6])
 local e = current or lost

@@ -1,5 +1,6 @@
 -- cut_off: adds what a run had taken that was cut off: by day, cause and task, since the ledger began, and by the
--- death of its worker. Where its message goes back, its history notes which number of the day that is.
+-- death of its worker. The history of its message notes what was added, and where: its token, ms, 1 if they are
+-- unknown, 1 if they are kept, the sums.
 -- KEYS[1] cost hash
 local now, e, lineage, begun, goes_back = ...
 if not begun then return end
@@ -30,14 +31,12 @@ local function add(name)
 end
 
 local rest = e.cause .. ' '
-local word = rest .. string.sub(e.task, 1, 120)
-local today = name_of(tostring(day), word, rest, 50)
-add(today)
+local word = rest .. clipped(e.task)
 add(name_of('all', word, rest, 199))
-local death = (e.incident or '') ~= '' and name_of('in ' .. day, e.incident, nil, 200)
-if death then add(death) end
-if goes_back then
-  redis.call('HSET', lineage, 'cost', e.token .. ' ' .. ms .. ' ' .. today)
-elseif ms > 0 then
-  redis.call('HINCRBY', KEYS[1], 'kept ' .. today, ms)
+local sums = {name_of(tostring(day), word, rest, 50)}
+sums[2] = (e.incident or '') ~= '' and name_of('in ' .. day, e.incident, nil, 200) or nil
+for _, name in ipairs(sums) do
+  add(name)
+  if not goes_back and ms > 0 then redis.call('HINCRBY', KEYS[1], 'kept ' .. name, ms) end
 end
+redis.call('HSET', lineage, 'cost', cjson.encode({e.token, ms, known and 0 or 1, goes_back and 0 or 1, sums}))
