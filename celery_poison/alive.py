@@ -45,8 +45,8 @@ def nobody(node: str) -> str:
     whose = f"worker {node}" if node else "worker"
     where = home() or f"celery_poison-{os.geteuid()} in TMPDIR"
     return (
-        f"no {whose} of user {os.geteuid()} has a pulse in {where}: it has not begun, or guards nothing;"
-        " cure: run the probe as the worker's user, with its TMPDIR"
+        f"no {whose} of user {os.geteuid()} has a pulse in {where}: it has not begun, has ended, or guards"
+        " nothing; cure: run the probe as the worker's user, with its TMPDIR"
     )
 
 
@@ -63,10 +63,15 @@ def answer(
 
 def line(answered: dict[str, Any]) -> str:
     """Return the answer in words."""
-    names = ", ".join(answered["workers"])
+    names: list[str] = answered["workers"]
     if not answered["alive"]:
         return "not alive: " + "; ".join(answered["reasons"])
-    return f"alive: {names}" if names else "unknown: " + answered["reasons"][0]
+    if not names:
+        return f"unknown: {answered['reasons'][0]}"
+    whose = (
+        " (of this user on this host, of any app; a dead worker is not among them)" if len(names) > 1 else ""
+    )
+    return f"alive: {', '.join(names)}{whose}"
 
 
 def main(words: Sequence[str]) -> int:

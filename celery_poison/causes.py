@@ -72,7 +72,7 @@ class CauseRow:
 ROWS: Final[Mapping[str, CauseRow]] = {
     OOM: CauseRow("was killed for using too much memory",
         "give it more memory or a smaller input, then release", is_death=True),
-    TIME_LIMIT: CauseRow("ran past its hard time limit and was put back",
+    TIME_LIMIT: CauseRow("ran past its hard time limit",
         "raise the limit or repair the task, then release", is_death=True, is_failure=True, is_reported=True),
     MEMORY_ERROR: CauseRow("ran out of memory (MemoryError)",
         "give it more memory or a smaller input, then release", is_death=True),

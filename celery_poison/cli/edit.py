@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from celery_poison.basics.text import argument, command, short
+from celery_poison.basics.text import argument, command, count_of, short
 from celery_poison.cli.command import REFUSED, app_of, json_option, open_quarantine, verb, who_options
 from celery_poison.cli.decision_verbs import say_refusals, yes_run_again
 from celery_poison.cli.output import answer, print_json, say, wants_json
 from celery_poison.desk import Quarantine
-from celery_poison.desk.edits import Change, Draft, call_of
+from celery_poison.desk.edits import Call, Change, Draft, call_of, value_of
+from celery_poison.errors import IllegalTransition
 from celery_poison.keep.arguments import changes
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
@@ -62,7 +64,9 @@ def edit(ctx: click.Context, **options: Any) -> None:
     )
     quarantine = open_quarantine(ctx)
     record = quarantine.get(options["id"])
-    mid = record.mid
+    mid, task = record.mid, app_of(ctx).tasks.get(record.task)
+    if change.values and not options["force"]:
+        _check_kinds(call_of(quarantine.message(mid)), change.values, task)
     if change == Change():
         change = _ask(quarantine, record)
     if options["dry_run"]:
@@ -73,7 +77,8 @@ def edit(ctx: click.Context, **options: Any) -> None:
         mid, args=change.args, kwargs=change.kwargs, set=change.values, queue=change.queue, **how
     )
     where = "was released" if outcome.done and not options["hold"] else "waits in quarantine"
-    line = f"edited  {short(outcome.id)}  {outcome.task}: its changed copy {where}, under the same id"
+    line = f"edited  {short(outcome.id)}  {outcome.task}: its changed copy, of the same task id, {where}"
+    line += "; the original counts as given up"
     hint = f"next: {command(f'poison show {argument(short(outcome.id))}')}"
     answer([outcome.as_dict()], *([line] if outcome.copy else ()), hint=hint if outcome.copy else "")
     if not outcome.done:
@@ -98,11 +103,38 @@ def _typed(option: str, text: str | None, kind: type[list[Any]] | type[dict[str,
 def _pair(text: str) -> tuple[str, Any]:
     name, is_pair, value = text.partition("=")
     if not is_pair or not name:
-        raise click.UsageError(f"--set {text}: write NAME=VALUE")
+        raise click.UsageError(f"--set {text}: write NAME=VALUE; show ID names an argument of its task")
     try:
         return name, json.loads(value)
     except (ValueError, RecursionError):
         return name, value
+
+
+#: Kinds of values that JSON tells apart, as people name them. A value may become null, and null any.
+_KINDS = {list: "an array", dict: "an object", str: "text", bool: "a truth value", int: "a number"}
+_KINDS |= {float: _KINDS[int], type(None): ""}
+
+
+def _check_kinds(call: Call, values: Mapping[str, Any], task: Any) -> None:
+    """Refuse a value of another kind than that which it replaces: what was typed as text looks like any.
+
+    Raises:
+        IllegalTransition: see there.
+    """
+    for name, new in values.items():
+        old = value_of(call, name, task)
+        before, after = _KINDS.get(type(old), ""), _KINDS.get(type(new), "")
+        if before and after and before != after:
+            length = f" of {count_of(len(old), 'item')}" if isinstance(old, list) else ""
+            raise IllegalTransition(
+                f"{name} is {before}{length}, and {_brief(new)} is {after}: write JSON that is"
+                f" {before}, or --force"
+            )
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 40 else f"{text[:36]} ..."
 
 
 def _ask(quarantine: Quarantine, record: MessageRecord) -> Change:

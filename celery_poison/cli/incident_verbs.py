@@ -152,7 +152,10 @@ def _clock_of(entry: Mapping[str, str]) -> str:
 def _show_incident(quarantine: Quarantine, id: str) -> None:
     """Print what is known of one death of a worker, and what the journal has of it, in its order."""
     queries = quarantine.queries
-    found = [each for each in queries.incidents(_SEARCHED) if each.incident.startswith(id)]
+    newest = queries.incidents(_SEARCHED)
+    found = [each for each in newest if each.incident.startswith(id)]
+    # The name of a worker stands for its last death.
+    found = found or [each for each in newest if id in (each.worker, each.worker.partition("/")[0])][:1]
     if len(found) != 1:
         which = "no incident has that id" if not found else f"{len(found)} incidents begin with that id"
         raise CommandRefused(
@@ -182,7 +185,9 @@ def _show_incident(quarantine: Quarantine, id: str) -> None:
         print_wrapped(f"what followed is not known: its death is not {_AMONG}", "  ", 2)
     for entry in entries:
         if not entry["mid"]:
-            print_wrapped(near_paths(sentences.sentence(entry)), f"  {_clock_of(entry)}  ", 12)
+            # Its evidence is the paragraph above.
+            told = sentences.sentence({**entry, "evidence": ""})
+            print_wrapped(near_paths(told), f"  {_clock_of(entry)}  ", 12)
     for lane in lanes[:_LANES]:
         print_wrapped(lane.sentence, f"  {lane.name}  ", 4)
     if len(lanes) > _LANES:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from celery_poison.alive import answer, line, look
-from celery_poison.basics.text import clean
+from celery_poison.basics.text import clean, command
 from celery_poison.cli.command import json_option, verb
-from celery_poison.cli.output import print_json, say, wants_json
+from celery_poison.cli.output import is_terminal, print_json, say, wants_json
 
 
 @verb(
@@ -31,4 +31,6 @@ def alive(ctx: click.Context, node: str, strict: bool) -> None:
     else:
         is_well = answered["alive"] and answered["workers"]
         say(clean(line(answered)), err=not is_well)
+        if not node and is_terminal():
+            say(f"next: {command('poison workers')}, of this app; it names the dead, too", err=True)
     ctx.exit(status)

@@ -1,4 +1,4 @@
-"""What a person may type about one message, what that does, and what is usually decided."""
+"""The commands that a person may type about one message, and the effect of each."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from celery_poison.states import State
 
 _GIVE_UP = ("fail {id}", "give it up: its caller gets a failure")
 _DISCARD = ("discard {id}", "give it up, and report nothing")
-_LARGER = ("release --to QUEUE {id}", "as it is, to workers with more memory")
-_CHANGE = ("edit --set NAME=VALUE {id}", "the same with other arguments")
+_LARGER = ("release --to QUEUE {id}", "to workers with more memory")
+_CHANGE = ("edit --set NAME=VALUE {id}", "with other arguments")
 _READ = ("show --raw {id}", "its body, byte for byte")
 
 
-def decision(record: MessageRecord) -> str:
-    """Return the usual decision about a message in quarantine."""
-    return causes.usual_decision(record.cause)
-
-
-def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[str, str]]:
+def acts_on(
+    record: MessageRecord, *, observe_only: bool = False, more_memory: bool = True
+) -> list[tuple[str, str]]:
     """Return the commands for a message, and the effect of each.
 
     Args:
         observe_only: nothing is diverted (``poison_observe_only``), so that nothing can be taken out either.
+        more_memory: whether that may be the cure of what ran out of memory.
     """
     id = argument(short(record.id))
     if record.state == State.NDLV and record.sent_at:
@@ -36,7 +34,7 @@ def acts_on(record: MessageRecord, *, observe_only: bool = False) -> list[tuple[
         )
         return [gone, (command(f"poison discard {id}"), "give it up: a worker that gets it drops it")]
     if record.state == State.NDLV:
-        return [(command(f"poison {act.format(id=id)}"), what) for act, what in _of_kept(record)]
+        return [(command(f"poison {act.format(id=id)}"), what) for act, what in _of_kept(record, more_memory)]
     if record.edited_to:
         return [(command(f"poison show {argument(record.edited_to)}"), "its changed copy")]
     if record.state == State.FAIL and record.resolution == "discarded":
@@ -62,7 +60,7 @@ def _of_parked(record: MessageRecord) -> list[tuple[str, str]]:
     return [*(holds if "hold" in record.reason else ()), others]
 
 
-def _of_kept(record: MessageRecord) -> list[tuple[str, str]]:
+def _of_kept(record: MessageRecord, more_memory: bool) -> list[tuple[str, str]]:
     """Return the possible acts on a message in quarantine, and the effect of each."""
     cause = record.cause
     if cause in (causes.MALFORMED, causes.NOT_A_TASK):
@@ -91,12 +89,12 @@ def _of_kept(record: MessageRecord) -> list[tuple[str, str]]:
             _CHANGE,
             ("discard {id}", "give it up: its caller knows since it failed"),
         ]
-    memory = [_LARGER] if cause in (causes.OOM, causes.MEMORY_ERROR) else []
+    memory = [_LARGER] if more_memory and cause in (causes.OOM, causes.MEMORY_ERROR) else []
     return [
-        ("release {id}", "once repaired: back to its queue, where it runs alone"),
+        ("release {id}", "once repaired; it runs alone"),
         *memory,
-        ("repro {id}", "a test that fails until it is repaired"),
+        ("repro -o DIR {id}", "write a failing test of it"),
         _CHANGE,
         _GIVE_UP,
-        ("block --like {id}", "stop others like it when they arrive"),
+        ("block --like {id}", "stop others like it on arrival"),
     ]

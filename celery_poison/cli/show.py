@@ -13,7 +13,7 @@ from kombu.utils.json import dumps
 from celery_poison import causes
 from celery_poison.basics.text import argument, clean, clock, command, count_of, near_paths, short, size
 from celery_poison.cli.command import app_of, json_option, open_quarantine, utc_option, verb
-from celery_poison.cli.next_acts import acts_on, decision
+from celery_poison.cli.next_acts import acts_on
 from celery_poison.cli.output import (
     is_terminal,
     print_json,
@@ -23,15 +23,22 @@ from celery_poison.cli.output import (
     terminal_width,
     wants_json,
 )
-from celery_poison.desk import sentences
+from celery_poison.desk import Quarantine, sentences
+from celery_poison.desk.advice import decision, may_need_more_memory
 from celery_poison.desk.chords import chord_of, has_expired_chord
+from celery_poison.desk.edits import names_of
+from celery_poison.desk.own_deaths import causes_of, place_of
 from celery_poison.desk.reading import Detail
+from celery_poison.errors import MessageNotFound
 from celery_poison.keep.arguments import HIDDEN, redacted
 from celery_poison.keep.body import decoded, preview
 from celery_poison.keep.stored_message import EXPIRES, has_expired
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
+
+#: Causes in the first line, of the last deaths.
+_CAUSES = 3
 
 
 @verb(
@@ -58,7 +65,10 @@ def show(ctx: click.Context, id: str, everything: bool, raw: bool) -> None:
     if raw:
         click.echo(quarantine.message(quarantine.get(id).mid).body, nl=False)
         return
-    detail = quarantine.detail(id)
+    try:
+        detail = quarantine.detail(id)
+    except MessageNotFound as error:
+        raise MessageNotFound(f"{error}{_as_worker(quarantine, id)}") from None
     if wants_json():
         print_json(whole(detail))
     else:
@@ -67,6 +77,14 @@ def show(ctx: click.Context, id: str, everything: bool, raw: bool) -> None:
             _tell_all(ctx.obj, app_of(ctx), detail)
         else:
             say(f"the rest: {command(f'poison show --all {argument(short(detail.record.id))}')}", err=True)
+
+
+def _as_worker(quarantine: Quarantine, id: str) -> str:
+    """Return a command for where an id is no message, and is the name of a worker or of its death."""
+    for each in quarantine.queries.incidents():
+        if id in (each.worker, each.worker.partition("/")[0], each.incident):
+            return f"; a worker of that name died: {command(f'poison incidents show {argument(id)}')}"
+    return f"; for workers: {command('poison workers')}" if "@" in id else ""
 
 
 def whole(detail: Detail) -> dict[str, Any]:
@@ -80,8 +98,7 @@ def whole(detail: Detail) -> dict[str, Any]:
 
 def _tell(console: Any, app: Celery, detail: Detail) -> None:
     record, stored = detail.record, detail.stored
-    source = near_paths(record.evidence.source)
-    where = f"{causes.short(record.cause)}{f' in {source}' if source else ''}" if record.cause else ""
+    where = near_paths(_what_and_where(detail))
     title = console.style(clean(record.task), bold=True)
     console.echo(f"{title}[{clean(record.id)}]" + (f"  {clean(where)}" if where else ""))
     if record.arguments:
@@ -96,12 +113,16 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
         print_wrapped(
             f"It expired at {clean(str(stored.headers[EXPIRES]))}; a release leaves that out.", "", 0
         )
-    acts = acts_on(record, observe_only=detail.observe_only)
-    usual = decision(record) if record.state == State.NDLV and not record.sent_at else ""
+    if detail.others is not None:
+        print_wrapped(detail.others.sentence, "", 0)
+    acts = acts_on(record, observe_only=detail.observe_only, more_memory=may_need_more_memory(detail))
+    usual = decision(detail) if record.state == State.NDLV and not record.sent_at else ""
     if usual:
         console.echo("")
         print_wrapped(f"Usually: {usual}.", "", 0)
-    _section(console, "next", _cut(acts))
+    if acts:
+        console.echo("\n" + console.style("next", bold=True))
+        _print_acts([(_with_a_name(typed, app, record), what) for typed, what in acts])
     facts = (
         f"queue {record.queue}" if record.queue else "",
         size(record.payload_bytes) if record.payload_bytes else "",
@@ -112,11 +133,30 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     print_wrapped(", ".join(filter(None, (*facts, _counts(detail, "start", "death", "release")))), "", 0)
     for name, url in detail.links.items():
         console.echo(f"{name}: {url}")
+    _tell_where_it_is(console, record, stored)
+
+
+def _tell_where_it_is(console: Any, record: MessageRecord, stored: StoredMessage | None) -> None:
+    """Print where a message is that quarantine does not keep."""
     if stored is None and record.state == State.FAIL:
         console.echo("The message itself is gone for good: it was purged.")
     elif stored is None and record.state != State.DLVD:
         where = "parked in the ledger" if sentences.is_parked(record) else "with the broker"
         console.echo(f"The message itself is {where}: headers and body are shown of what is in quarantine.")
+
+
+def _what_and_where(detail: Detail) -> str:
+    """Return the causes of its deaths in their order, and where its code was, or that this is not known."""
+    record, deaths = detail.record, detail.deaths
+    if not record.cause:
+        return ""
+    died_of = causes_of(deaths)
+    if not died_of or died_of[-1] != record.cause:
+        died_of = [record.cause]  # it is not in quarantine for its deaths, or the journal has lost them
+    what = ", then ".join(map(causes.short, died_of[-_CAUSES:]))
+    if place := place_of(deaths, record.evidence):
+        return f"{what} in {place}"
+    return f"{what}, no place" if record.cause == causes.OOM or record.cause.startswith("exit:") else what
 
 
 def _tell_all(console: Any, app: Celery, detail: Detail) -> None:
@@ -131,12 +171,24 @@ def _tell_all(console: Any, app: Celery, detail: Detail) -> None:
         _message(console, app, detail, stored)
 
 
-def _cut(acts: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """Return them with shorter sentences where a line would not fit the terminal: a command stays whole."""
-    if not is_terminal():
-        return acts
-    room = max(1, terminal_width() - 4 - max((len(typed) for typed, _ in acts), default=0))
-    return [(typed, what if len(what) <= room else f"{what[: room - 1]}…") for typed, what in acts]
+def _print_acts(acts: Sequence[tuple[str, str]]) -> None:
+    """Print commands and what they do: in columns where these fit the terminal, else each for itself."""
+    widest = max(len(typed) for typed, _ in acts)
+    if not is_terminal() or all(widest + 4 + len(what) <= terminal_width() for _, what in acts):
+        print_rows(acts, "  ")
+        return
+    for typed, what in acts:
+        if len(typed) + 4 + len(what) <= terminal_width():
+            say(f"  {typed}  {what}")
+        else:  # a command stays whole
+            say(f"  {typed}")
+            print_wrapped(what, "      ", 6)
+
+
+def _with_a_name(typed: str, app: Celery, record: MessageRecord) -> str:
+    """Return a command that changes an argument with the name of its task's first one, if it is known."""
+    names = names_of(app.tasks.get(record.task))
+    return typed.replace("--set NAME=", f"--set {argument(names[0])}=", 1) if names else typed
 
 
 def _folded(stack: Sequence[str]) -> list[str]:

@@ -36,12 +36,13 @@ from celery_poison.cli.command import (
 )
 from celery_poison.cli.output import answer, answer_table, print_json, print_wrapped, say, wants_json
 from celery_poison.cli.rule_verbs import gate_line
-from celery_poison.desk.overview import Level, Overview
+from celery_poison.desk.overview import Level, Lost, Overview
 from celery_poison.desk.queues import Backlog, find_deaf
-from celery_poison.desk.survey import last_ended, overview
+from celery_poison.desk.survey import LOST_NAMED, last_ended, lost_workers, overview
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger.fleet_model import WorkerRecord
+from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.plugin import plugin_of
+from celery_poison.portrait import Condition
 
 
 @verb(
@@ -69,6 +70,7 @@ def status(ctx: click.Context, check: bool, watch: bool) -> None:
         ctx.exit([*Level].index(seen.level))
 
 
+_HOUR = 3600
 #: Seconds between two looks.
 _LOOK_EVERY = 2.0
 
@@ -141,24 +143,33 @@ def _time_lines(seen: Overview, quarantine: str) -> Iterator[tuple[str, str]]:
 
 
 def _deaths_line(seen: Overview) -> Iterator[str]:
-    """Yield whether it goes on: when a task died last, how often lately; first a later death of a worker."""
-    last, words = seen.lately.last, ""
-    for lost in seen.lost:
-        if lost.how == "dead" and lost.since and lost.since > (last or 0.0):
-            words = f"worker {lost.worker.partition('/')[0]} died {span(seen.at - lost.since)} ago"
-            break
+    """Yield whether it goes on: when a task and a worker died last, the later first; how often lately."""
+    last, newest = seen.lately.last, next(iter(seen.worker_deaths), None)
+    since = newest.died_at if newest is not None else None
+    words = _worker_death(seen, newest) if newest is not None and since else ""
     if not last:
         yield from filter(None, [words])
         return
     *_, before, hour = seen.lately.by_hour
     ago = span(seen.at - last)
     row = f"  {sparkline(seen.lately.by_hour)} 24 h" if any(seen.lately.by_hour) else ""
-    if words:
-        yield f"{words}, a task {ago} ago; {hour} in the last hour, {before} in the one before{row}"
+    often = f"{hour} in the last hour, {before} in the one before{row}"
+    if words and since and since > last:
+        yield f"{words}, a task {ago} ago; {often}"
     elif hour or before:
-        yield f"the last death {ago} ago; {hour} in the last hour, {before} in the one before{row}"
+        worker = f", {words}" if since and seen.at - since < _HOUR else ""
+        yield f"the last death {ago} ago{worker}; {often}"
     else:
         yield f"no death for {ago}{row}"
+
+
+def _worker_death(seen: Overview, newest: Incident) -> str:
+    """Return which worker died last, and when, whether it has come back or not."""
+    ago = seen.at - (newest.died_at or seen.at)
+    in_hour = sum(seen.at - (each.died_at or 0.0) < _HOUR for each in seen.worker_deaths)
+    more = f" ({in_hour} workers in the last hour)" if in_hour > 1 else ""
+    how = "froze" if newest.how == "frozen" else "died"
+    return f"worker {newest.worker.partition('/')[0]} {how} {span(ago)} ago{more}"
 
 
 def _waiting_line(queues: Sequence[Backlog]) -> str:
@@ -290,6 +301,7 @@ def workers(ctx: click.Context) -> None:
 
     headings = ["WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES"]
     headings += ["UNGUARDED", "ERRORS"] if troubled else []
+    dead = lost_workers(queries.incidents(LOST_NAMED), records, now)
     ended = last_ended(queries)
     empty = f"no worker is alive, the last one ended: {ended}" if ended else "no worker has reported"
     answer_table(
@@ -299,12 +311,23 @@ def workers(ctx: click.Context) -> None:
         f"{empty}; cure: {command('worker')}",
         fit=True,
         title=_fleet_line(records),
-        hint=f"next: {command('poison status')}",
     )
-    for each in () if wants_json() else records:
+    if wants_json():
+        return
+    _print_dead(dead)
+    say(f"next: {command('poison status')}", err=True)
+    for each in records:
         if each.stack:
             where = next(filter(causes.is_users, each.stack), each.stack[0])
             print_wrapped(clean(f"{each.node}: its event loop stands, or stood lately, in {where}"), "", 0)
+
+
+def _print_dead(dead: Sequence[Lost]) -> None:
+    """Print the workers that died within a day and have not come back, each with what to type."""
+    for lost in dead:
+        if lost.incident:
+            say(f"{lost.worker.partition('/')[0]} died at {clock(lost.since)} and has not come back")
+            say(f"  {command(f'poison incidents show {lost.incident}')}")
 
 
 def _worker_row(
@@ -315,7 +338,7 @@ def _worker_row(
     queues += worker.consumed
     return (
         worker.worker if utc.get() else worker.node,
-        worker.condition(is_deaf=worker.worker in deaf),
+        _state_word(worker, is_deaf=worker.worker in deaf),
         f"{duration(now - (worker.last_beat or now))} ago",
         worker.pid,
         worker.pool or "-",
@@ -325,6 +348,15 @@ def _worker_row(
         worker.noticed_by,
         clock(worker.started_at),
     )
+
+
+def _state_word(worker: WorkerRecord, *, is_deaf: bool) -> str:
+    """Return its condition; of one that works and runs nothing, that it is idle."""
+    condition = worker.condition(is_deaf=is_deaf)
+    seen = worker.portrait
+    if condition is not Condition.WORKING or seen is None or not seen.slots:
+        return condition
+    return f"working {seen.slots_busy}/{seen.slots}" if seen.slots_busy else "idle"
 
 
 def _fleet_line(workers: Sequence[WorkerRecord]) -> str:

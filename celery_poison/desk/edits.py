@@ -255,10 +255,25 @@ def changed_call(call: Call, change: Change, task: Any) -> Call:
     return Call(args, kwargs, call.embed)
 
 
+def value_of(call: Call, name: str, task: Any) -> Any:
+    """Return the value of an argument of a call, by the name of its parameter; None where it has none.
+
+    Args:
+        task: as of :func:`changed_call`.
+    """
+    positional = _parameters(task)[0][: len(call.args)]
+    return call.args[positional.index(name)] if name in positional else call.kwargs.get(name)
+
+
 def _unknown(task: Any, name: str, named: list[str]) -> str:
     if task is None:
         return f"it is called without an argument {name!r}, and this app has no such task that could take it"
     return f"{task.name} has no argument {name!r}; it has: {', '.join(named) or 'none'}"
+
+
+def names_of(task: Any) -> list[str]:
+    """Return the names of the arguments that a task takes, in their order; [] where it is not known here."""
+    return _parameters(task)[2]
 
 
 def _parameters(task: Any) -> tuple[list[str], Callable[[str], bool], list[str]]:

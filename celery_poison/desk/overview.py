@@ -12,7 +12,7 @@ from celery_poison.basics.text import argument, command, count_of, ordinal, shor
 from celery_poison.causes import Evidence, place_in
 from celery_poison.desk.queues import Backlog, Deaf
 from celery_poison.desk.stranded import Stranded
-from celery_poison.ledger.fleet_model import GateRecord, WorkerRecord
+from celery_poison.ledger.fleet_model import GateRecord, Incident, WorkerRecord
 from celery_poison.ledger.second_person import Wish
 from celery_poison.ledger.views import Lately
 from celery_poison.model import MessageRecord, Record
@@ -33,11 +33,16 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost(Record):
-    """A worker that does not work any more: ``how``, and ``since`` when, in seconds of Redis' clock."""
+    """A worker that does not work any more: ``how``, and ``since`` when, in seconds of Redis' clock.
+
+    Attributes:
+        incident: its death; empty: it is frozen or silent.
+    """
 
     worker: str
     how: str
     since: float | None
+    incident: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,7 @@ class Overview:
         deaths_allowed: deaths that quarantine a message of that task.
         lately: deaths of tasks in the last day.
         lost: workers that are frozen, silent or dead (for a day) whose node has not come back, newest first.
+        worker_deaths: deaths of workers in the last day, newest first, at most twenty.
         ended_at: when the last task ended, in seconds; None: none did in an hour, or the journal has no ends.
         last_worker: which worker has ended or died last, and when; empty where none has.
         monitor: the incarnation that watches the others, or the empty string.
@@ -103,6 +109,7 @@ class Overview:
     deaths_allowed: int
     lately: Lately
     lost: list[Lost]
+    worker_deaths: list[Incident]
     ended_at: float | None
     workers: list[WorkerRecord]
     last_worker: str
@@ -245,7 +252,7 @@ class Overview:
     def as_dict(self) -> dict[str, Any]:
         """Return the object that ``status --json`` prints."""
         shown = asdict(self)
-        for name in ("stranded", "observed", "panels", "last_death", "deaths_allowed"):
+        for name in ("stranded", "observed", "panels", "last_death", "deaths_allowed", "worker_deaths"):
             del shown[name]
         shown["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
         shown["stuck_workers"] = self.stuck

@@ -13,6 +13,8 @@ from celery_poison.basics.calling import gather
 from celery_poison.causes import Evidence
 from celery_poison.desk.finder import Finder
 from celery_poison.desk.lookup import TYPED, Lookup, one_of
+from celery_poison.desk.others import Others, others_of
+from celery_poison.desk.own_deaths import Death, deaths_of
 from celery_poison.desk.search import By, Filter, Group
 from celery_poison.desk.sentences import Entry, how_it_ended, standing, why
 from celery_poison.desk.store import Store
@@ -44,6 +46,7 @@ class Detail(NamedTuple):
         observe_only: nothing comes of its deaths (``poison_observe_only``).
         redact: what is not shown of headers and properties (``poison_redact``).
         links: name -> URL, to logs and the like (``poison_links``).
+        others: what became of other messages of its task meanwhile; None: it died of nothing.
     """
 
     record: MessageRecord
@@ -54,6 +57,12 @@ class Detail(NamedTuple):
     observe_only: bool = False
     redact: Redact = ()
     links: Mapping[str, str] = MappingProxyType({})
+    others: Others | None = None
+
+    @property
+    def deaths(self) -> list[Death]:
+        """Its deaths since the last release that the journal has, in their order."""
+        return deaths_of(self.history)
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -70,7 +79,9 @@ class Detail(NamedTuple):
         """Return the story of a message, its end, and the story of its changed copy."""
         ended = how_it_ended(self.history) if self.record.state == State.DLVD else ""
         copy = f"Of the copy: {standing(self.copy.record)} {self.copy._own}" if self.copy else ""
-        return " ".join(filter(None, (ended, why(self.record, observe_only=self.observe_only), copy)))
+        return " ".join(
+            filter(None, (ended, why(self.record, self.deaths, observe_only=self.observe_only), copy))
+        )
 
     @property
     def _own(self) -> str:
@@ -86,6 +97,8 @@ class Detail(NamedTuple):
             shown |= {"headers": self.headers, "properties": self.properties}
         if self.failure is not None:
             shown["failure"] = self.failure.as_dict()
+        if self.others is not None:
+            shown["others"] = {**self.others.as_dict(), "sentence": self.others.sentence}
         return {**shown, "links": {**self.links}} if self.links else shown
 
 
@@ -176,7 +189,8 @@ class Reading:
             AmbiguousId: several messages in quarantine carry this task id.
         """
         detail = self._detail(id)
-        return detail._replace(links=links_of(self._store.settings.links, detail.record))
+        others = others_of(self._queries, detail.record, detail.history)
+        return detail._replace(links=links_of(self._store.settings.links, detail.record), others=others)
 
     def _detail(self, id: str) -> Detail:
         try:

@@ -7,8 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from celery_poison.basics.rooms import rooms_with
 from celery_poison.basics.text import clean, count_of, when
-from celery_poison.causes import FAILURE, NEVER_BEGAN, OF_WORKERS, Evidence, describe, signal_name
+from celery_poison.causes import (
+    FAILURE,
+    NEVER_BEGAN,
+    OF_WORKERS,
+    SYSTEM_EXIT,
+    TIME_LIMIT,
+    Evidence,
+    describe,
+    signal_name,
+)
 from celery_poison.desk.evidence import sentence_of
+from celery_poison.desk.own_deaths import Death, comparison
 from celery_poison.model import MessageRecord
 from celery_poison.rules.destinations import where_sent
 from celery_poison.rules.failures import KeptFailure
@@ -70,16 +80,20 @@ def how_it_ended(history: Sequence[Entry]) -> str:
     )
 
 
-def why(record: MessageRecord, *, observe_only: bool = False) -> str:
-    """Return in plain language what happened to a message, or would have happened."""
+def why(record: MessageRecord, deaths: Sequence[Death] = (), *, observe_only: bool = False) -> str:
+    """Return in plain language what happened to a message, or would have happened.
+
+    Args:
+        deaths: those of the journal, oldest first.
+    """
     sentences = []
     if record.cause:
         sentences.append(f"It {describe(record.cause)}.")
     if record.crashes or record.cause == FAILURE:
-        sentences.append(clean(sentence_of(record.evidence)))
+        sentences += [clean(sentence_of(record.evidence)), clean(comparison(deaths)), _not_on_record(record)]
     sentences.append(_deaths(record))
-    if record.failures:
-        sentences.append(f"It was put back {_times(record.failures)}.")
+    if record.failures and not (record.cause == TIME_LIMIT and record.failures == record.crashes):
+        sentences.append(f"It has {count_of(record.failures, 'failure')}.")
     if record.releases and record.state == State.NDLV:
         sentences.append(f"It was released {_times(record.releases)}, and came back.")
     if record.reason and describe(record.cause) not in record.reason:
@@ -91,6 +105,18 @@ def why(record: MessageRecord, *, observe_only: bool = False) -> str:
         sentences.append("Its caller has the failure already.")
     sentences += _standing(record, observe_only)
     return " ".join(filter(None, sentences))
+
+
+def _not_on_record(record: MessageRecord) -> str:
+    """Return a sentence on missing evidence: why a process ended by itself."""
+    if record.cause.startswith("exit:") and not record.evidence.stack:
+        return (
+            "Its place is not on record: the task, or a library, ended the process by itself, as os._exit"
+            " does, which leaves no stack."
+        )
+    if record.cause == SYSTEM_EXIT:
+        return "Its argument to sys.exit() is not on record; the log of its worker may have it."
+    return ""
 
 
 def _deaths(record: MessageRecord) -> str:

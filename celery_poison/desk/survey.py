@@ -21,7 +21,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.keep.spool import spooled_here
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
-from celery_poison.ledger.fleet_model import WorkerRecord
+from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.ledger.memory import SHARE
 from celery_poison.ledger.second_person import wishes
 from celery_poison.ledger.views import Views
@@ -31,7 +31,7 @@ from celery_poison.settings import Settings
 from celery_poison.states import Event
 
 #: Incidents that are looked at for workers that have not come back.
-_LOST_NAMED = 20
+LOST_NAMED = 20
 #: Seconds after which nobody waits any more for a dead worker's node: a pod's name does not come back.
 _MISSED_FOR = 86_400
 #: Messages that no worker works on, each with a warning of its own.
@@ -60,6 +60,8 @@ def overview(app: Celery, *, queues: bool = False, ledger: Ledger | None = None)
     deaf, unheard = find_deaf(app, queries, workers)
     backlogs, uncounted = read_backlogs(app, queries, workers, totals["quarantined"], limited_only=not queues)
     workers = [*workers, *queries.frozen(workers)]
+    incidents = queries.incidents(LOST_NAMED)
+    now = queries.now_ms() / 1000
     seen = Overview(
         **totals,
         **_in_ledger(queries, settings),
@@ -69,7 +71,8 @@ def overview(app: Celery, *, queues: bool = False, ledger: Ledger | None = None)
         ledger=without_secrets(plugin.ledger_url),
         panels=gather(plugin.extensions.panel, plugin.complain, ledger),
         workers=workers,
-        lost=_lost_workers(queries, workers, queries.now_ms() / 1000),
+        lost=lost_workers(incidents, workers, now),
+        worker_deaths=[each for each in incidents if now - (each.died_at or 0.0) < _MISSED_FOR],
         stranded=find_stranded(app),
         deaf=deaf,
         queues=backlogs,
@@ -123,14 +126,14 @@ def _last_end(queries: Views, now: float) -> float | None:
     return int(ended[0]["at"].partition("-")[0]) / 1000 if ended else None
 
 
-def _lost_workers(queries: Views, workers: Sequence[WorkerRecord], now: float) -> list[Lost]:
+def lost_workers(incidents: Sequence[Incident], workers: Sequence[WorkerRecord], now: float) -> list[Lost]:
     """Return the workers that are lost and have not come back, newest first; the dead for a day."""
     lost = [*_frozen_or_silent(workers)]
     back = {worker.node for worker in workers}
-    for incident in queries.incidents(_LOST_NAMED):
+    for incident in incidents:
         node, since = incident.worker.partition("/")[0], incident.died_at
         if node not in back and now - (since or 0.0) < _MISSED_FOR:
-            lost.append(Lost(worker=incident.worker, how="dead", since=since))
+            lost.append(Lost(worker=incident.worker, how="dead", since=since, incident=incident.incident))
         back.add(node)
     return sorted(lost, key=lambda each: each.since or 0.0, reverse=True)
 

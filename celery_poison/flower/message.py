@@ -10,6 +10,7 @@ from celery_poison.basics.numbers import is_whole
 from celery_poison.basics.text import size
 from celery_poison.causes import is_users
 from celery_poison.desk import Quarantine, sentences
+from celery_poison.desk.advice import decision
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import changing, words
 from celery_poison.flower.async_ledger import AsyncLedger
@@ -17,6 +18,7 @@ from celery_poison.flower.extension_parts import union
 from celery_poison.keep.arguments import headers_shown
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.rules.failures import KeptFailure
+from celery_poison.states import State
 
 #: Seconds that a page waits for a message and its part of the journal.
 MESSAGE_TIMEOUT = 4.0
@@ -46,6 +48,8 @@ class MessageStory(NamedTuple):
     """The content of the page, worded.
 
     Attributes:
+        others: what became of other messages of its task meanwhile, and what that suggests.
+        usual: what is usually decided; empty: it is not in quarantine, or there is nothing usual.
         steps: the newest of its life; ``left_out`` earlier ones are not shown.
         decisions: those that people took.
         raised: what its attempts raised, if it is kept for that: title -> rows; of the traceback from the
@@ -64,6 +68,8 @@ class MessageStory(NamedTuple):
     stored: StoredMessage | None
     standing: str
     why: str
+    others: str
+    usual: str
     steps: list[JournalStep]
     left_out: int
     decisions: list[JournalStep]
@@ -117,6 +123,8 @@ def _read(quarantine: Quarantine, id: str, names_only: bool) -> MessageStory:
         stored=stored,
         standing=sentences.standing(record),
         why=words.say(detail.story, 2000),
+        others=words.say(detail.others.sentence, 1000) if detail.others else "",
+        usual=words.say(decision(detail)) if record.state == State.NDLV and not record.sent_at else "",
         steps=steps,
         left_out=left_out,
         decisions=[step for step in steps if step.kind in _DECISIONS],

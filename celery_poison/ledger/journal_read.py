@@ -70,6 +70,29 @@ def newest(
     return entries[:count][::-1]
 
 
+def of_task(
+    client: redis.Redis, keys: Keys, task: str, since: float, until: float, *, enough: int, most: int
+) -> tuple[list[dict[str, str]], float]:
+    """Return the newest entries about messages of a task, newest first, and how far back was read.
+
+    Args:
+        since, until: seconds of Redis' clock between which is read, from the newest on.
+        enough: entries of the task after which no more is read.
+        most: entries of all tasks that are read.
+
+    Returns:
+        The second one is ``since``, or the moment of the oldest entry that was read.
+    """
+    entries, read, wanted = list[dict[str, str]](), 0, task.encode()
+    first, last = str(int(since * 1000)), str(int(until * 1000))
+    for rows in _pages(client, keys.journal, first, last, newest_first=True):
+        entries += [entry(key, row) for key, row in rows if row.get(b"task") == wanted]
+        read += len(rows)
+        if len(rows) == _PAGE and (read >= most or len(entries) >= enough):
+            return entries, int(rows[-1][0].partition(b"-")[0]) / 1000
+    return entries, since
+
+
 def entry(key: bytes, row: Mapping[bytes, bytes]) -> dict[str, str]:
     """Return one entry as text; ``at`` is its stream id, which begins with ms of Redis' clock."""
     fields = {decoded(k): decoded(v) for k, v in row.items()}

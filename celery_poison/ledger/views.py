@@ -15,7 +15,7 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet_read import FleetReader
 from celery_poison.ledger.groups import INDEX_PAGE, Groups, Index, index_of
-from celery_poison.ledger.journal_read import Wanted, entry, newest
+from celery_poison.ledger.journal_read import Wanted, entry, newest, of_task
 from celery_poison.ledger.messages_read import Messages, parking_of
 from celery_poison.ledger.rows import Row, as_text, batches
 from celery_poison.model import READERS, MessageRecord, ParkingState, Phase, Record, Start
@@ -353,6 +353,18 @@ class Views(Messages, FleetReader, Groups):
             rows: Any = self._client.xrevrange(self._keys.journal, count=count)
         entries = [entry(key, row) for key, row in reversed(rows)]
         return [found for found in entries if not id or found["id"] == id]
+
+    def journal_of_task(
+        self, task: str, since: float, until: float, *, enough: int, most: int
+    ) -> tuple[list[dict[str, str]], float]:
+        """Return the entries about messages of a task, newest first, and how far back it was read."""
+        return of_task(self._client, self._keys, task, since, until, enough=enough, most=most)
+
+    def ended_runs(self, task: str) -> int:
+        """Return how many runs of a task have ended, where these are only counted (``poison_journal``)."""
+        with clear_errors("reading the tally"):
+            raw: Any = self._client.hget(self._keys.tally, task)
+        return whole(raw)
 
     def fingerprint_secret(self) -> bytes:
         """Return the ledger's key of fingerprints; empty before the first worker signed it."""

@@ -84,7 +84,8 @@ def test_the_copies_that_purge_writes_have_everything_and_are_their_owner_s_alon
     assert not file.exists(), "nothing was written"
     console.run("purge", "--all", "--export", str(file), "--yes")
     copies = {copy["mid"]: copy for copy in map(json.loads, file.read_text().splitlines())}
-    for each in shown.values():  # without what became of a changed copy
+    for each in shown.values():  # without what became of a changed copy, and of others
+        del each["others"]
         each |= {"history": [], "story": each["story"].partition(" Of the copy:")[0]}
     assert copies == shown
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
@@ -125,11 +126,20 @@ def test_NEW_6_an_edit_says_what_its_copy_is(console: Console, keeper: Keeper, f
     assert "its changed copy is" in console.run("edit", mid, "--args", "[2]", status=1).stderr
 
 
+def test_a_value_of_another_kind_is_refused_unless_it_is_meant(console: Console, keeper: Keeper) -> None:
+    mid = keeper.send_and_keep("fleet.healthy", [{"id": 1}, {"id": 2}])
+    refused = console.run("edit", mid, "--set", "n=x", status=1).stderr
+    assert 'n is an array of 2 items, and "x" is text: write JSON that is an array, or --force' in refused
+    assert console.json("edit", mid, "--set", "n=[]", "--dry-run")["args"] == [[]]
+    assert console.json("edit", mid, "--set", "n=x", "--dry-run", "--force")["args"] == ["x"]
+    assert "edit --set n=VALUE" in console.out("show", mid), "the name of an argument"
+
+
 def test_an_edit_that_is_held_waits_for_a_release(console: Console, keeper: Keeper, fleet: Fleet) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1, kwargs={"seconds": 0.5})
     result = console.run("edit", mid, "--set", "seconds=1", "--hold")
     (copy,) = fleet.quarantine.list()
-    assert "its changed copy waits in quarantine, under the same id" in result.stdout
+    assert "its changed copy, of the same task id, waits in quarantine" in result.stdout
     assert f"poison show {copy.id[:8]}" in result.stderr
     assert copy.arguments == "1, seconds=1"
     assert console.json("release", copy.mid)[0]["done"]

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +20,12 @@ from kombu.compression import compress
 from celery_poison.causes import Evidence
 from celery_poison.cli.celery_command import poison
 from celery_poison.cli.status import _deaths_line, _time_lines
-from celery_poison.desk.overview import Lost
 from celery_poison.desk.queues import Backlog
 from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.extensions.proposals.proposal import ProposedRule, sheet
 from celery_poison.extensions.proposals.proposals import Proposals
 from celery_poison.ledger.fleet import Silence
+from celery_poison.ledger.fleet_model import Incident
 from celery_poison.model import MessageRecord
 from celery_poison.rules.failures import KeptFailure, PastAttempt, earlier_of
 from tests import PATIENCE
@@ -372,24 +372,27 @@ def test_NEW_14_whether_tasks_still_die_is_said_in_words_that_fit_the_hours() ->
     def line(ago: float | None, **deaths: int) -> list[str]:
         by_hour = [deaths.get(f"h{back}", 0) for back in range(23, -1, -1)]
         lately = SimpleNamespace(last=None if ago is None else 100_000 - ago, by_hour=by_hour)
-        seen: Any = SimpleNamespace(at=100_000.0, lately=lately, lost=lost)
+        seen: Any = SimpleNamespace(at=100_000.0, lately=lately, worker_deaths=died)
         return [*_deaths_line(seen)]
 
-    lost: list[Lost] = []
+    died: list[Incident] = []
     assert line(None) == []
     assert line(95.0, h0=3, h1=1) == [
         f"the last death 2 min ago; 3 in the last hour, 1 in the one before  {'▁' * 22}▃█ 24 h"
     ]
     assert line(9000.0, h2=1) == [f"no death for 2 h  {'▁' * 21}█▁▁ 24 h"]
     assert line(99_000.0) == ["no death for 1 d"]
-    lost = [
-        Lost(worker="w1@vm/b", how="frozen", since=99_999.0),
-        Lost(worker="w2@vm/b", how="dead", since=99_987.0),
-    ]
+    died = [Incident(incident="i", worker="w2@vm/b", cause="worker_lost", how="gone", died_at=99_987.0)]
     assert line(None) == ["worker w2@vm died 13 s ago"]
-    row = "12 in the last hour, 0 in the one before"
-    assert line(300.0, h0=12) == [f"worker w2@vm died 13 s ago, a task 5 min ago; {row}  {'▁' * 23}█ 24 h"]
-    assert line(5.0, h0=1)[0].startswith("the last death 5 s ago"), "that of the task is the later one"
+    row = f"12 in the last hour, 0 in the one before  {'▁' * 23}█ 24 h"
+    assert line(300.0, h0=12) == [f"worker w2@vm died 13 s ago, a task 5 min ago; {row}"]
+    assert line(5.0, h0=12) == [f"the last death 5 s ago, worker w2@vm died 13 s ago; {row}"], (
+        "the later first"
+    )
+    died = [replace(died[0], how="frozen"), *died, replace(died[0], died_at=90_000.0)]
+    assert line(None) == ["worker w2@vm froze 13 s ago (2 workers in the last hour)"]
+    died = died[2:]
+    assert "worker" not in line(5.0, h0=1)[0], "that is long ago"
 
 
 def test_NEW_7_status_says_that_a_proposal_of_the_pipeline_waits(console: Console, keeper: Keeper) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from celery_poison.desk.overview import FADED, Level, Overview
 from celery_poison.desk.read_model import ReadModel
-from celery_poison.desk.survey import _lost_workers, overview
+from celery_poison.desk.survey import lost_workers, overview
 from celery_poison.ledger.fleet_model import Incident, WorkerRecord
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
@@ -165,12 +164,11 @@ def test_NEW_14_a_dead_worker_is_lost_for_a_day_and_the_newest_is_named_first() 
         Incident(incident=node, worker=f"{node}/b00t", cause="worker_lost", died_at=now - age)
         for node, age in died.items()
     ]
-    queries: Any = SimpleNamespace(incidents=lambda limit: incidents)
     workers = [
         WorkerRecord(worker="w@back/b002", node="w@back", alive=True),
         WorkerRecord(worker="w@mute/b00t", node="w@mute", alive=False, last_beat=now - 100),
     ]
-    lost = [each.worker.partition("/")[0] for each in _lost_workers(queries, workers, now)]
+    lost = [each.worker.partition("/")[0] for each in lost_workers(incidents, workers, now)]
     assert lost == ["w@pod-7", "w@mute", "w@pod-3"]
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from celery_poison import causes, decide, headers, signals
-from celery_poison.cli.next_acts import decision
 from celery_poison.decide import Action, End, Facts, judge
+from celery_poison.desk.advice import decision
+from celery_poison.desk.reading import Detail
 from celery_poison.ledger import Keys, scripts
 from celery_poison.model import Ended, History, Limits, MessageRecord, Phase, Start
 from celery_poison.settings import PREFIX, Settings
@@ -299,7 +300,7 @@ def test_show_names_a_usual_decision_for_every_cause_of_the_playbook() -> None:
         record = MessageRecord(
             id="i", mid="m", task="t", queue="q", state=State.NDLV, cause=cause.strip("`").replace(":N", ":3")
         )
-        assert decision(record), cause
+        assert decision(Detail(record, (), None)), cause
 
 
 def test_the_playbook_has_every_cause_with_which_a_message_may_be_in_quarantine() -> None:

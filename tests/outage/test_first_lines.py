@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 
 from celery.bin.base import CLIContext
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from celery_poison.cli.celery_command import poison
 from tests.cli.conftest import Console
@@ -38,6 +39,21 @@ EMPTY = {
     "show nobody": NOBODY,
     "edit nobody --args [1]": NOBODY,
     "repro nobody": NOBODY,
+    "list --candidates": "nothing: no worker has used this ledger so far; .*",
+    "list --state FAIL": "nothing: no worker has used this ledger so far; .*",
+    "restore nobody": "refused  nobody: no message 'nobody': .*",
+    "export --all": "nothing matched",
+    "policy get": "TASK .*",
+    "block --list": "nothing is blocked",
+    "hold list": "nothing is held by value",
+    "gate show": "open",
+    "outbox list": "nothing",
+    "outbox status": "nothing waits to be sent",
+    "journal export": "0 entries written",
+    "unblock --task fleet.healthy": "celery poison: task fleet.healthy is not blocked",
+    "resume --task fleet.healthy": "celery poison: task fleet.healthy is not paused",
+    "hold lift 1": "celery poison: there is no hold 1: `hold list` shows them",
+    "outbox show 1": "celery poison: no message 1 in the outbox: it was sent, or dropped",
 }
 WELL = {
     "status": "all is well: 2 workers, nothing in quarantine",
@@ -46,6 +62,9 @@ WELL = {
     "list": "no messages in quarantine",
     "groups": "no messages in quarantine",
     "journal tail": r"[\d:]+ +worker w\d@test started",
+    "journal export": r'{"at": .*',
+    "list --candidates": "no candidates",
+    "list --state FAIL": "no messages in state FAIL",
 }
 POISONED = {
     "status": NEEDS_ONE,
@@ -56,6 +75,7 @@ POISONED = {
     "release --all --dry-run": LISTED,
     "fail --all --dry-run": LISTED,
     "discard --all --dry-run": LISTED,
+    "export --all": r'{"v": 1, .*',
     "show {id}": r"fleet.segfault\[[\w-]+\]  SIGSEGV in segfault \(.*tasks.py:\d+\)",
 }
 HALF_FROZEN = {
@@ -69,10 +89,44 @@ def _check(console: Console, wanted: Mapping[str, str], id: str = "") -> None:
     assert not {command: line for command, line in seen.items() if not re.fullmatch(wanted[command], line)}
 
 
+#: What one death of a worker adds, once the frozen one is back.
+ONE_DEAD = {
+    "ready": "ready: w1@test",
+    "show w2@test": f"{NOBODY.replace('nobody', 'w2@test')}; a worker of that name died: .* show w2@test",
+    "incidents show w2@test": r"\w+  worker_lost: worker w2@test/\w+",
+}
+#: Verbs that only read; of the others it is asked whether the message is there.
+READING = {"status", "workers", "list", "show", "groups", "incidents", "journal", "doctor", "hold", "block"}
+COMMAND = re.compile(r"celery -A proj poison (.*?)(?=  |$|[;)`])", re.MULTILINE)
+
+
+def _follow(console: Console, *begin: str) -> dict[str, str]:
+    """Type each reading command, and each that its output names, and so on; return what was refused."""
+    todo, seen, refused = [*begin], set[str](), dict[str, str]()
+    while todo:
+        line = todo.pop()
+        words = shlex.split(line)
+        if words[0] not in READING or (words[0] == "block" and "--list" not in words):
+            words = ["show", words[-1]]
+        if (typed := shlex.join(words)) in seen:
+            continue
+        seen.add(typed)
+        result = _run(console, typed)
+        if result.exit_code not in (0, 1) or result.stderr.startswith("celery poison: "):
+            refused[line] = result.stderr
+        todo += COMMAND.findall(f"{result.stdout}\n{result.stderr}")
+    assert len(seen) > len(begin), "none names another"
+    return refused
+
+
+def _run(console: Console, line: str) -> Result:
+    context = CLIContext(app=console.app, no_color=False, workdir=None)
+    return CliRunner().invoke(poison, shlex.split(line), obj=context)
+
+
 def _first_line(console: Console, line: str) -> str:
     """Return what a person reads first: of what is printed, else of what is said of it."""
-    context = CLIContext(app=console.app, no_color=False, workdir=None)
-    result = CliRunner().invoke(poison, line.split(), obj=context)
+    result = _run(console, line)
     return next(iter([*result.stdout.splitlines(), *result.stderr.splitlines()]), "")
 
 
@@ -98,3 +152,14 @@ def test_NEW_25_the_first_line_of_each_command_is_true_of_each_fleet(
             _check(console, EMPTY | WELL | POISONED | HALF_FROZEN, record["id"])
             broken = re.compile(f"broken: {FROZEN}")
             assert any(map(broken.fullmatch, console.out("status").splitlines()[1:3])), "it comes next"
+        site.await_that(lambda: "w1" in site.known_workers(), "it is back")
+        w2.kill_group()
+        site.await_that(
+            lambda: site.quarantine.queries.incidents()[0].worker.startswith("w2@"), "it is missed"
+        )
+        _check(console, EMPTY | WELL | POISONED | HALF_FROZEN | ONE_DEAD, record["id"])
+        assert re.search(r"worker w2@test died \d+ s ago", console.out("status").splitlines()[1])
+        assert re.search(r"w2@test died at .*\n  celery .* incidents show \w+\n", console.out("workers"))
+        reading = {*WELL, *POISONED, "incidents show w2@test", "doctor"}
+        begin = [line.format(id=record["id"]) for line in reading if line.split()[0] in READING]
+        assert not _follow(console, *begin)

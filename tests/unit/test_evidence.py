@@ -287,4 +287,7 @@ def test_the_story_says_killed_only_where_nothing_else_can_be_to_blame(
 
 def test_the_story_names_one_death_once() -> None:
     record = MessageRecord(id="i", mid="m", task="t", queue="q", state=State.NDLV, cause="exit:7", crashes=1)
-    assert why(replace(record, strikes=1)) == "It ended its process with exit code 7."
+    assert why(replace(record, strikes=1)) == (
+        "It ended its process with exit code 7. Its place is not on record: the task, or a library, ended the"
+        " process by itself, as os._exit does, which leaves no stack."
+    )

@@ -22,10 +22,10 @@ from django.urls import reverse
 
 from celery_poison import causes
 from celery_poison.basics.text import clean, count_of, duration, span
-from celery_poison.cli.next_acts import decision
 from celery_poison.contrib.django.models import ACT, READ
 from celery_poison.contrib.django.records import LONGEST, is_editable, row_of, sections_of
 from celery_poison.desk import Quarantine, sentences
+from celery_poison.desk.advice import decision
 from celery_poison.desk.decisions import IN_DJANGO, Chosen, Outcome
 from celery_poison.desk.edits import call_of, typed_json, typing_of
 from celery_poison.desk.search import BadFilter, By, Filter
@@ -188,7 +188,8 @@ class Pages:
             cause=clean(causes.short(record.cause)),
             place=clean(record.evidence.source),
             story=clean(f"{sentences.standing(record)} {detail.story}"),
-            usual=decision(record) if record.state == State.NDLV and not record.sent_at else "",
+            others=detail.others.sentence if detail.others else "",
+            usual=decision(detail) if record.state == State.NDLV and not record.sent_at else "",
             sections=sections_of(detail),
             links=detail.links,
         )

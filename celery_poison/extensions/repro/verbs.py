@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -11,16 +10,17 @@ from typing import Any
 
 import click
 
+from celery_poison.basics.text import argument, command, short
 from celery_poison.cli.command import REFUSED, app_of, json_option, open_quarantine, verb
-from celery_poison.cli.output import print_json, say, wants_json
+from celery_poison.cli.output import is_terminal, print_json, say, wants_json
 from celery_poison.errors import IllegalTransition
 from celery_poison.extensions.repro.shrinking import Spent, shrink
 from celery_poison.extensions.repro.writing import Repro, TaskCall, call_of, repro_of
 from celery_poison.keep.private_files import open_private
 from celery_poison.plugin import plugin_of
 
-#: Lines of a test that a terminal is not flooded with.
-_SCREENFUL = 100
+#: Lines of a test that a terminal is not flooded with, and how many it then gets.
+_SCREENFUL, _HEAD = 24, 12
 
 
 @verb(
@@ -65,7 +65,7 @@ def repro(ctx: click.Context, id: str, output: Path | None, pickled: bool, **opt
     if wants_json():
         print_json({"file": str(path or ""), "hidden": made.hidden, **found, "text": made.text})
     elif path is None:
-        click.echo(made.text, nl=False)
+        _print(made.text, f"poison repro -o DIR {argument(short(record.id))}")
     if path is not None:
         say(f"written: {path}; run: pytest {path}", err=True)
     if made.hidden:
@@ -76,11 +76,18 @@ def repro(ctx: click.Context, id: str, output: Path | None, pickled: bool, **opt
         ctx.exit(REFUSED)
 
 
+def _print(text: str, whole: str) -> None:
+    """Print a test; of a long one a terminal gets the head, and what to type for a file with all of it."""
+    lines = text.splitlines()
+    if len(lines) <= _SCREENFUL or not is_terminal():
+        click.echo(text, nl=False)
+        return
+    click.echo("\n".join(lines[:_HEAD]))
+    say(f"… {len(lines) - _HEAD:,} more lines; next: {command(whole)}", err=True)
+
+
 def _write(made: Repro, output: Path | None) -> Path | None:
     if output is None:
-        lines = made.text.count("\n")
-        if lines > _SCREENFUL and sys.stdout.isatty() and not wants_json():
-            raise click.UsageError(f"the test has {lines:,} lines: write it to a file with -o DIR")
         return None
     path = output / made.name
     try:
