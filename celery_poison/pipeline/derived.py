@@ -32,9 +32,9 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
-from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
+from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, one_of
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS, VERSIONS
-from celery_poison.pipeline.seek import LOOK_BACK_MS, alive, company, having
+from celery_poison.pipeline.seek import LOOK_BACK_MS, company, having
 from celery_poison.pipeline.session import has_tasks, kept, rebalanced, together
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
@@ -47,7 +47,7 @@ VIEWS = ("attempts", "fingerprints", "kin", "messages", "tallies", "task_daily",
 #: What :meth:`Derived.register` makes views of.
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame")
 #: Rises when the rules change by which stored tables are made: those of another number are made anew.
-LOGIC = 1
+LOGIC = 2
 #: What counts of runs are made of.
 _OF_RUNS = (
     *("token", "at", "date", "event", "outcome", "cause", "task", "queue", "worker"),
@@ -97,7 +97,6 @@ class Derived:
         self._made = False
         self._stale: set[str] = set()
         self._rebuilt: Position | None = None
-        self._alive: pa.Table | None = None
 
     def make(self, *, rebuild: bool = False, since: date | None = None) -> None:
         """Bring all of :data:`STORED` up to the end of the journal as it is now.
@@ -112,7 +111,7 @@ class Derived:
         self._rebuilt = Position(ms=max(0, first_ms(str(since)) - 1)) if since else None
         known = lake.journal.position(lake.app) or Position()
         self._goal = replace(known, journal=max(0, lake.journal.version), logic=LOGIC)
-        self._made, self._as_of, self._alive = True, None, None
+        self._made, self._as_of = True, None
         self._update("company", self._company)
         together(self._make_of_troubles, self._make_of_days)
 
@@ -143,8 +142,19 @@ class Derived:
         """Also of the days before, whose runs may bear a fingerprint that died only now."""
         name = "fingerprints_daily"
         if days is not None and (since := self._since(name)):
-            days = sorted({*days, *days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
+            back = days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)
+            died = self._died().group_by("fingerprint").aggregate([("ended_at", "min")])
+            begin = pa.scalar(min(since.ms, LAST_MS) * 1000, died["ended_at_min"].type)
+            first = died.filter(pc.greater_equal(died["ended_at_min"], begin))["fingerprint"]
+            older = self._table("company").arrow(["date"], one_of("fingerprint", first.to_pylist()))["date"]
+            days = sorted({*days, *back, *(str(date) for date in older.unique().to_pylist() if date)})
         self._update_days(name, days, lambda: tables.fingerprints_daily(self._kin(days)))
+
+    def _died(self) -> pa.Table:
+        """Return of each death that bears a fingerprint this and its time."""
+        where = "death is not null and fingerprint is not null"
+        died = self._table("exceptions").arrow(["fingerprint", "ended_at"], where)
+        return died.set_column(0, "fingerprint", died["fingerprint"].cast(pa.string()))
 
     def _touched(self) -> list[str] | None:
         """Return the days that something new about troubles concerns; None: all must be made anew."""
@@ -229,14 +239,18 @@ class Derived:
         return there is not None and (there.ms, there.seq) == (self._goal.ms, self._goal.seq)
 
     def _company(self, since: Position | None) -> Any:
+        since = since and _earliest(since, self._since("exceptions"))  # a killed command made one of both
         if since is None:
             return company(self._lake, None, None, None)
-        died, back = self._table("exceptions"), day(max(0, since.ms - LOOK_BACK_MS))
-        dead = died.arrow(["fingerprint"], "death is not null and fingerprint is not null")
         stale = day(since.ms + 1) if "company" in self._stale else None
-        kept = f"date >= '{back}'" + (f" and date < '{stale}'" if stale else "")
-        had = self._table("company").arrow(["entry"], kept)
-        found = company(self._lake, since, dead["fingerprint"], had["entry"])
+        back = day(max(0, since.ms - LOOK_BACK_MS))
+
+        def had(first: Any) -> Any:
+            mine = f"(date >= '{back}' or {one_of('fingerprint', first.to_pylist())})"
+            mine += f" and date < '{stale}'" if stale else ""
+            return self._table("company").arrow(["entry"], mine)["entry"]
+
+        found = company(self._lake, since, self._died()["fingerprint"], had)
         return found, [("date", ">=", stale)] if stale else None
 
     def _of_days(self, since: Position | None, again: pa.Table) -> tuple[Any, Any]:
@@ -343,19 +357,7 @@ class Derived:
         return tables.united(self._lake.entries(healthy=True), again, self["exceptions"])
 
     def _view_fingerprints(self) -> Any:
-        """What a trial proved guilty is looked for in the whole journal: days long past may speak for it."""
-        found = tables.fingerprints(self["fingerprints_daily"])
-        if self._alive is None:
-            proven = found.where("guilty_messages > 0 and alive = 0 and cleared = 0").select("fingerprint")
-            suspects = proven.toArrow()["fingerprint"]
-            self._alive = alive(self._lake, suspects.unique()) if len(suspects) else pa.table({})
-        if not len(self._alive):
-            return found
-        seen = F.broadcast(self._session.createDataFrame(self._alive))
-        added = found.join(seen, "fingerprint", "left").withColumn("count", F.coalesce("count", F.lit(0)))
-        return added.withColumns(
-            {name: F.col(name) + F.col("count") for name in ("alive", "attempts", "messages")}
-        ).drop("count")
+        return tables.fingerprints(self["fingerprints_daily"])
 
     def _view_kin(self) -> Any:
         return self._kin(None)

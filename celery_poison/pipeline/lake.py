@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
@@ -452,3 +452,9 @@ def absolute(root: str) -> str:
 def after(position: Position) -> str:
     """Return the condition of an entry that comes after a position; its negation needs a time."""
     return f"unix_millis(at) > {position.ms} or (unix_millis(at) = {position.ms} and seq > {position.seq})"
+
+
+def one_of(column: str, values: Iterable[str]) -> str:
+    """Return the condition, for :meth:`Table.arrow` and deletions, that a column has one of some texts."""
+    texts = ", ".join("'" + each.replace("'", "''") + "'" for each in values)
+    return f"{column} IN ({texts})" if texts else "false"

@@ -13,7 +13,7 @@ from typing import Any
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from celery_poison.pipeline.lake import Lake, LakeError, Position, Table, beside_others
+from celery_poison.pipeline.lake import Lake, LakeError, Position, Table, beside_others, one_of
 from celery_poison.pipeline.window import DAY_MS
 
 
@@ -65,7 +65,7 @@ def forget(lake: Lake, tables: list[Table], ids: list[str]) -> int:
     Args:
         tables: the journal and all that is made of it.
     """
-    wanted = "id IN (" + ", ".join("'" + each.replace("'", "''") + "'" for each in ids) + ")"
+    wanted = one_of("id", ids)
     told = lake.journal.arrow(["at", "runtime_ms"], wanted).to_pylist()
     began = [row["at"].timestamp() * 1000 - max(0, row["runtime_ms"] or 0) for row in told if row["at"]]
     gone = [_delete(table, wanted) for table in tables if "id" in table.schema.names]

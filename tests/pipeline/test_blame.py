@@ -245,7 +245,7 @@ def test_NEW_22_what_another_command_judged_is_new_until_it_was_printed_as_new(
         derived: Any = Derived(None, Lake(None, str(tmp_path), "x"))
         derived._made, derived._goal = True, Position(ms)
         derived._as_of = AsOf(1, f"{ms}-0", None, (), ())
-        derived.ask, derived.ahead = ask, lambda *_: ask
+        derived.ask = ask
         return derived
 
     heard: list[str] = []
