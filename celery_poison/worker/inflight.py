@@ -53,12 +53,11 @@ class InFlight:
 
     Attributes:
         undecided: requests that have ended, and whose message is kept until its fate is on record.
-        at_hand: delivery tag of what is being unpacked and handed over at this moment; empty: nothing.
+        at_hand: delivery tags of what is being unpacked and handed over at this moment.
     """
 
-    at_hand = ""
-
     def __init__(self) -> None:
+        self.at_hand: set[str] = set()
         self.undecided: set[Any] = set()
         self._let_in: set[str] = set()
         self._in_pool: dict[str, Any] = {}
@@ -83,11 +82,12 @@ class InFlight:
 
     def hand_over(self, let_in: Callable[[Any], object], delivery: Any) -> None:
         """Let a delivery in (on the event loop)."""
-        self.at_hand = str(delivery.message.delivery_tag)
+        tag = str(delivery.message.delivery_tag)
+        self.at_hand.add(tag)
         try:
             let_in(delivery)
         finally:
-            self.at_hand = ""
+            self.at_hand.discard(tag)
 
     def let_in(self, token: str) -> None:
         """A delivery of the present connection was admitted."""

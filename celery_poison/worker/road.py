@@ -97,7 +97,8 @@ class Road:
     def send(self, request: Any) -> Any:
         """Give a request to the pool (``_process_task``); none that has gone back, or that no pool takes."""
         loop = self._loop
-        loop.handed, request.message.is_handed = request, True
+        loop.handing += 1
+        request.message.is_handed = True
         try:
             if self.rejoin.is_fenced:
                 return state.task_ready(request)  # the places are counted anew with the next connection
@@ -106,7 +107,7 @@ class Road:
             if not self._keeps or not self.unprocessable.takes_back(request, error):
                 raise
         finally:
-            loop.handed = None
+            loop.handing -= 1
 
     # --- how it gets there ---------------------------------------------------------------------
 

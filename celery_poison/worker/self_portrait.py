@@ -123,7 +123,7 @@ class SelfPortrait:
         )
 
     def _waits_for_slot(self) -> bool:
-        return self._pool.name in GREEN and self._site.loop.handed is not None
+        return self._pool.name in GREEN and self._site.loop.handing > 0
 
     def _patience(self) -> float:
         return self._site.settings.stuck_after

@@ -47,7 +47,7 @@ class Standstill:
 
     def _stands(self) -> bool:
         loop = self._site.loop
-        is_in_pool = self._waits and loop.handed is not None
+        is_in_pool = self._waits and loop.handing > 0
         return (loop.clock.turned_ago() or 0.0) > self._site.settings.stuck_after and not is_in_pool
 
     def _give_back(self) -> None:
@@ -79,7 +79,7 @@ class Standstill:
             # Of a broadcast others have their own. Batches give what they gathered to the pool themselves.
             if message.is_handed or not message.registered or self._has_own_strategy(message):
                 stays.add(tag)
-        return (stays - goes) | self._inflight.tags_in_use() | {channel.at_hand, self._inflight.at_hand}
+        return (stays - goes) | self._inflight.tags_in_use() | {channel.at_hand, *self._inflight.at_hand}
 
     def _has_own_strategy(self, message: Any) -> bool:
         name = message.headers.get("task")

@@ -92,12 +92,12 @@ class EventLoop:
         consumer: of the present broker connection; None before the first.
         epoch: number of that connection; changes when it is lost, too. What came by an earlier one is void.
         clock: when the loop last turned.
-        handed: the request that it gives to the pool at this moment.
+        handing: how many requests it gives to the pool at this moment: several greenlets may wait for a free one.
         is_filled_by_delays: messages that wait for their time take the places of others.
         can_lend: others may use the prefetch credit of what waits here.
     """
 
-    handed: Any = None
+    handing = 0
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], object]] = deque()
@@ -129,7 +129,9 @@ class EventLoop:
         if self.consumer is None or self.consumer.hub is not None:
             self._wake()
         elif self.consumer.pool.is_green:
-            self.drain()  # all threads are greenlets of one thread
+            # All threads are greenlets of one thread. The caller must go on where a message is handed to a full
+            # pool, which waits for a free greenlet there (celery/concurrency/gevent.py, eventlet.py).
+            threading.Thread(target=self.drain, name="poison-loop", daemon=True).start()
         else:
             self.consumer.call_soon(self.drain)
 

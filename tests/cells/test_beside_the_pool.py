@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from celery_poison.basics import procfs
+from celery_poison.plugin import marking
 from celery_poison.worker.outcome import NEVER_RAN
 from tests import PATIENCE, sampled
 from tests.cells.conftest import Court
@@ -66,6 +68,25 @@ def test_NEW_1_a_cell_lets_the_background_report_and_a_death_meanwhile_counts_fo
     reports = Counter({"daemon": 1, "thread": 1, "atexit": 1})
     assert court.marks.count("reports", "end") == reports
     assert court.marks.count("reports", "start").total() == 2
+
+
+@pytest.mark.parametrize("pool", sampled(["gevent"], ["eventlet"]))
+def test_NEW_1_a_full_pool_of_greenlets_keeps_no_trial_waiting_nor_its_end_from_the_record(
+    new_court: Any, redis_url: str, pool: str
+) -> None:
+    """Where greenlets are full, whoever hands a message over waits for a free one."""
+    court: Court = new_court(redis_url)
+    with court.worker(pool=pool, concurrency=2):
+        ids = [str(uuid4()) for _ in range(4)]
+        for id in ids:
+            with marking(id):  # looked up before it is let in
+                court.app.tasks["trial.waits"].apply_async(task_id=id)
+        court.await_start("waits", 2)
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"]
+        court.await_acquittal()
+        assert len(court.marks.all("waits", "start")) == 2, "the pool is full all the while"
+        court.marks.repair()
+        assert [court.app.AsyncResult(id).get(timeout=PATIENCE) for id in ids] == ["repaired"] * 4
 
 
 def test_NEW_26_a_trial_that_is_retried_or_replaced_before_the_work_clears_nobody(court: Court) -> None:
