@@ -92,7 +92,7 @@ class EventLoop:
         consumer: of the present broker connection; None before the first.
         epoch: number of that connection; changes when it is lost, too. What came by an earlier one is void.
         clock: when the loop last turned.
-        handing: how many requests it gives to the pool at this moment: several greenlets may wait for a free one.
+        handing: how many requests it gives to the pool at this moment; each may wait for a free greenlet.
         is_filled_by_delays: messages that wait for their time take the places of others.
         can_lend: others may use the prefetch credit of what waits here.
     """
@@ -129,8 +129,8 @@ class EventLoop:
         if self.consumer is None or self.consumer.hub is not None:
             self._wake()
         elif self.consumer.pool.is_green:
-            # All threads are greenlets of one thread. The caller must go on where a message is handed to a full
-            # pool, which waits for a free greenlet there (celery/concurrency/gevent.py, eventlet.py).
+            # All threads are greenlets of one thread. The caller must go on where a message is handed to a
+            # full pool, which waits for a free greenlet there (celery/concurrency/gevent.py, eventlet.py).
             threading.Thread(target=self.drain, name="poison-loop", daemon=True).start()
         else:
             self.consumer.call_soon(self.drain)
