@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_poison.extensions.cost.losses import read
 from celery_poison.testing import Supervisor
 from tests import PATIENCE, sampled
 from tests.apps.confined import Confined, killed_as_a_whole, new_memory_group
@@ -46,6 +47,11 @@ def test_NEW_1_whoever_takes_memory_fast_costs_two_containers_at_most(
         assert 1 <= len(supervisor.deaths) <= 2
     (kept,) = court.quarantine.list()
     assert (kept.id, kept.cause) == (poison.id, "oom")
+    lost = read(court.ledger)  # NEW-28: a kernel's own kills
+    assert (
+        lost.ever["worker_lost", "trial.takes"].runs == sum(each.runs for each in lost.deaths.values()) >= 1
+    )
+    assert lost.ever["oom", "trial.takes"].runs == 1 and " oom" in lost.line
 
 
 def test_NEW_1_suspects_that_need_more_memory_together_than_there_is_are_tried_one_after_the_other(

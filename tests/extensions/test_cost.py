@@ -270,9 +270,17 @@ def _stop_all(workers: Supervisor, how: Callable[[Worker], None]) -> None:
 
 
 def _hang(toil: Toil, count: int) -> list[Any]:
-    """Begin tasks that hang, and wait until each has worked for more than some heartbeats."""
+    """Begin tasks that hang, and wait until each has worked for a while and its worker was heard of since."""
     sent = [toil.begin("convert", 0.1, "hangs") for _ in range(count)]
     toil.await_that(lambda: all(toil.worked().get((each.id, 1), 0) > 1 for each in sent), "they work")
+    queries, ids = plugin_of(toil.app).open_ledger().read, {each.id for each in sent}
+
+    def are_heard_of() -> bool:
+        beats = queries.leases()
+        starts = [start for _, start, _ in queries.running() if start.id in ids]
+        return len(starts) == count and all(beats.get(start.worker, 0) > start.at_ms for start in starts)
+
+    toil.await_that(are_heard_of, "heartbeats since they began")
     return sent
 
 
