@@ -11,6 +11,7 @@ from celery_poison.basics.text import size
 from celery_poison.causes import is_users
 from celery_poison.desk import Quarantine, sentences
 from celery_poison.desk.advice import decision
+from celery_poison.desk.own_deaths import place_of
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import changing, words
 from celery_poison.flower.async_ledger import AsyncLedger
@@ -48,6 +49,7 @@ class MessageStory(NamedTuple):
     """The content of the page, worded.
 
     Attributes:
+        place: where the user's code was at its last death that tells.
         others: what became of other messages of its task meanwhile, and what that suggests.
         usual: what is usually decided; empty: it is not in quarantine, or there is nothing usual.
         steps: the newest of its life; ``left_out`` earlier ones are not shown.
@@ -68,6 +70,7 @@ class MessageStory(NamedTuple):
     stored: StoredMessage | None
     standing: str
     why: str
+    place: str
     others: str
     usual: str
     steps: list[JournalStep]
@@ -123,6 +126,7 @@ def _read(quarantine: Quarantine, id: str, names_only: bool) -> MessageStory:
         stored=stored,
         standing=sentences.standing(record),
         why=words.say(detail.story, 2000),
+        place=words.say(place_of(detail.deaths, record.evidence)),
         others=words.say(detail.others.sentence, 1000) if detail.others else "",
         usual=words.say(decision(detail)) if record.state == State.NDLV and not record.sent_at else "",
         steps=steps,

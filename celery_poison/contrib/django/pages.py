@@ -28,6 +28,7 @@ from celery_poison.desk import Quarantine, sentences
 from celery_poison.desk.advice import decision
 from celery_poison.desk.decisions import IN_DJANGO, Chosen, Outcome
 from celery_poison.desk.edits import call_of, typed_json, typing_of
+from celery_poison.desk.own_deaths import place_of
 from celery_poison.desk.search import BadFilter, By, Filter
 from celery_poison.errors import (
     ConfigurationError,
@@ -186,7 +187,7 @@ class Pages:
             kept=record.state == State.NDLV,
             editable=is_editable(detail),
             cause=clean(causes.short(record.cause)),
-            place=clean(record.evidence.source),
+            place=clean(place_of(detail.deaths, record.evidence)),
             story=clean(f"{sentences.standing(record)} {detail.story}"),
             others=detail.others.sentence if detail.others else "",
             usual=decision(detail) if record.state == State.NDLV and not record.sent_at else "",

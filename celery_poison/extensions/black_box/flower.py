@@ -6,7 +6,7 @@ from celery_poison.causes import Evidence
 from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.flower.extension_parts import FlowerPart
 
-_WIDTH, _HEIGHT, _TOP = 600, 120, 18
+_WIDTH, _HEIGHT, _TOP = 600, 128, 26
 #: A limit so many times as high as the memory is not drawn: the line would lie at the bottom.
 _FAR = 4
 
@@ -26,11 +26,11 @@ def memory_curve(evidence: Evidence) -> str:
 
     line = " ".join(f"{_WIDTH * n / (len(points) - 1):.0f},{y(kb):.1f}" for n, kb in enumerate(points))
     words = f"{points[0] / 1024:,.0f} to {points[-1] / 1024:,.0f} MiB in {seconds:.1f} s"
-    told = f'<text class="axis" x="0" y="12">{words}</text><polyline class="memory" points="{line}"/>'
+    told = f'<text class="axis" x="0" y="17">{words}</text><polyline class="memory" points="{line}"/>'
     if limit:
         told += (
             f'<line class="limit" x1="0" x2="{_WIDTH}" y1="{y(limit):.1f}" y2="{y(limit):.1f}"/>'
-            f'<text class="axis" x="{_WIDTH}" y="12" text-anchor="end">limit {limit / 1024:,.0f} MiB</text>'
+            f'<text class="axis" x="{_WIDTH}" y="17" text-anchor="end">limit {limit / 1024:,.0f} MiB</text>'
         )
     return (
         f'<svg class="poison-picture" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
