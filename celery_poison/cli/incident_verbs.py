@@ -172,8 +172,9 @@ def _show_incident(quarantine: Quarantine, id: str) -> None:
         print_wrapped(near_paths(sentence), "", 0)
     took = f"{incident.took:.1f} s" if incident.took is not None else "it goes on"
     put_back = ", ".join(f"{queue}: {n}" for queue, n in incident.returned.items()) or incident.put_back
+    died = died_when(incident.evidence)
     rows = (
-        ("died", died_when(incident.evidence).removeprefix("at ") or clock(incident.died_at)),
+        ("died", died.removeprefix("at ")) if died else ("last heard", clock(incident.died_at)),
         ("noticed", f"{clock(incident.noticed_at)}, {incident.how or 'unknown how'}"),
         ("recovery", took),
         ("put back", put_back or "nothing that is counted"),

@@ -249,7 +249,8 @@ def _counts(detail: Detail, *which: str) -> str:
 def _facts(detail: Detail) -> list[tuple[str, object]]:
     record = detail.record
     least = "at least " if record.incident and record.cause in causes.OF_WORKERS else ""
-    died = f"start {record.deliveries}, process {record.pid}, after {least}{record.runtime_ms / 1000:g} s"
+    after = f", after {least}{record.runtime_ms / 1000:g} s" if record.runtime_ms else ""
+    died = f"start {record.deliveries}, process {record.pid}{after}"
     return [
         ("mid", record.mid),
         ("state", record.state),

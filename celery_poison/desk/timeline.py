@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from celery_poison.basics.numbers import whole
 from celery_poison.basics.text import clean, clock, short
 from celery_poison.causes import NO_CONVICTIONS
 from celery_poison.ledger.fleet_model import Incident
@@ -96,8 +97,11 @@ def lanes(entries: Iterable[Mapping[str, str]], incident: str, heard: float) -> 
 
 def _begin(lane: IncidentLane, entry: Mapping[str, str], heard: float) -> None:
     lane.end = "died" if entry["event"] == Event.CRASHED else "was interrupted"
-    if (ran := _ran(entry)) is not None:
-        lane.ran, lane.began = ran, heard - ran
+    ran = _ran(entry)
+    if ran is not None or whole(
+        entry["pid"]
+    ):  # a process, and no time: it began after its worker was heard of
+        lane.ran, lane.began = ran or 0.0, heard - (ran or 0.0)
     lane.steps.append(LaneStep("put back" if entry["state"] == State.TBDL else "only observed", _at(entry)))
 
 

@@ -448,6 +448,7 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     assert "celery: 5" in console.out("incidents")
     assert "died alone" not in console.out("incidents")
     shown = console.run("incidents", "show", "i1")
+    assert "  last heard  " in shown.stdout and "  died  " not in shown.stdout, "nobody knows when it died"
     assert "convert grew 90 MB/s to 1.6 GiB" in shown.stdout and "celery: 5" in shown.stdout
     assert "worker w1@test/b00t died" in shown.stdout and "\x1b[1m" not in shown.stdout
     assert [e["event"] for e in console.json("incidents", "show", "i1")["history"]][:1] == ["worker_lost"]

@@ -140,3 +140,8 @@ def test_NEW_1_an_incident_shows_that_one_was_convicted_and_the_other_cleared(
         assert picture.count('class="bar process"') == 2 <= picture.count('class="bar worker"')
         assert picture.count('class="step cleared"') == 1 == picture.count('class="step convicted"')
         assert 'class="death"' in picture and 'aria-label="2 messages ran' in picture
+
+
+def test_NEW_1_a_run_that_began_after_the_last_sign_of_life_begins_there_in_the_picture() -> None:
+    began = [lanes([died(ran="", pid=pid)], "i1", HEARD)[0].began for pid in ("7", "0", "")]
+    assert began == [HEARD, None, None], "no process had begun the others"
