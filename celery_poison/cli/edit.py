@@ -38,8 +38,8 @@ from celery_poison.plugin import plugin_of
     click.option(
         "--force",
         is_flag=True,
-        help="Even if this app does not know the task, or it takes no such arguments, or no worker consumes"
-        " the queue.",
+        help="Even if this app does not know the task, it takes no such arguments, a value is of another"
+        " kind, or no worker consumes the queue.",
     ),
     yes_run_again,
     *who_options,

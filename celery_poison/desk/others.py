@@ -14,7 +14,7 @@ from celery_poison.basics.numbers import whole
 from celery_poison.basics.text import clean, clock, span, span_in_two
 from celery_poison.ledger.views import Views
 from celery_poison.model import MessageRecord, Record
-from celery_poison.states import Event
+from celery_poison.states import Event, State
 
 #: Seconds before and after the last death of a message in which the others are looked at.
 _BEFORE, _AFTER = 3600, 600
@@ -99,7 +99,7 @@ def run_time(ms: int) -> str:
 
 
 def others_of(queries: Views, record: MessageRecord, history: Iterable[Mapping[str, str]]) -> Others | None:
-    """Return the ends of others; None where the message died of nothing.
+    """Return the ends of others; None where the message died of nothing, or has been given up.
 
     Args:
         history: entries of the journal about the message, oldest first.
@@ -107,7 +107,11 @@ def others_of(queries: Views, record: MessageRecord, history: Iterable[Mapping[s
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    if not record.task or not (record.crashes or record.failures or record.cause == causes.FAILURE):
+    if (
+        not record.task
+        or record.state == State.FAIL
+        or not (record.crashes or record.failures or record.cause == causes.FAILURE)
+    ):
         return None
     now = queries.now_ms() / 1000
     deaths = [entry for entry in history if entry.get("event") == Event.CRASHED]
