@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_poison import causes
 from celery_poison.desk.others import run_time
-from celery_poison.desk.own_deaths import causes_of
+from celery_poison.desk.own_deaths import are_at_one_place, causes_of
 from celery_poison.desk.reading import Detail
 
 _OF_MEMORY = (causes.OOM, causes.MEMORY_ERROR)
@@ -24,6 +24,8 @@ def decision(detail: Detail) -> str:
     if limit and longest is not None and limit * 1000 >= _FAR * longest:
         took = f"{run_time(longest)} of {limit:g} s"
         return f"repair the code or the input, then release: others took at most {took}"
+    if record.cause == causes.TIME_LIMIT and are_at_one_place(detail.deaths):
+        return "repair the task where all deaths were, then release; a higher limit helps only what is slow"
     return causes.usual_decision(record.cause)
 
 

@@ -57,6 +57,12 @@ def place_of(deaths: Sequence[Death], evidence: Evidence) -> str:
     return own or earlier or ("" if "(<" in evidence.source else evidence.source)
 
 
+def are_at_one_place(deaths: Sequence[Death]) -> bool:
+    """Whether several deaths found the user's code in the same line."""
+    places = {death.place for death in deaths}
+    return len(deaths) > 1 and len(places) == 1 and "" not in places
+
+
 def comparison(deaths: Sequence[Death]) -> str:
     """Return in one sentence how several deaths differ, or that all were at one place; else nothing."""
     if len(deaths) < 2:
@@ -64,7 +70,6 @@ def comparison(deaths: Sequence[Death]) -> str:
     if len(causes_of(deaths)) > 1:
         each = (f"{causes.short(d.cause) or 'unknown'}{f' in {d.place}' if d.place else ''}" for d in deaths)
         return f"Its deaths differ: {', then '.join(each)}."
-    places = {death.place for death in deaths}
-    if len(places) == 1 and "" not in places:
+    if are_at_one_place(deaths):
         return f"{'Both' if len(deaths) == 2 else f'All {len(deaths)}'} deaths were there."
     return ""

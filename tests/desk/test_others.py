@@ -113,6 +113,8 @@ def test_NEW_14_more_memory_and_a_higher_limit_are_advised_only_where_the_eviden
     assert decision(detail(replace(NOBODY, well=1, longest_ms=2900), record=late)).startswith(
         "raise the limit"
     )
+    stands = decision(detail(None, LOOP, LOOP, record=late))
+    assert stands.startswith("repair the task where all deaths were") and stands.endswith("only what is slow")
     quick = decision(detail(replace(NOBODY, well=1, longest_ms=100), record=late))
     assert quick == "repair the code or the input, then release: others took at most 100 ms of 3 s"
 
