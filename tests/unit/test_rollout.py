@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from celery_poison.extensions.rollout import Rollout
 from celery_poison.extensions.rollout.knowers import LONGEST, LONGEST_IDLE, Knowers, decide, sort_out
+from celery_poison.extensions.rollout.settings import RolloutSettings
 from celery_poison.extensions.rollout.task_names import digest_of
 from celery_poison.headers import RELEASE, UNKNOWN_SINCE
 from celery_poison.keep.stored_message import parcel_of
@@ -65,6 +70,19 @@ def test_NEW_29_it_goes_back_later_and_later_while_somebody_knows_its_task() -> 
     assert pauses == sorted(pauses) and pauses[0] == 0.5 and pauses[-1] == LONGEST
     assert 100 < len(pauses) < 140, "no busy loop, and no end before an hour is over"
     assert postponed.note == "; known to b, where it has not arrived in 1h"
+
+
+def test_NEW_29_no_two_pauses_of_a_message_are_equal_so_that_they_keep_step_with_nothing() -> None:
+    settings = SimpleNamespace(activation_interval=10.0, of=lambda _: RolloutSettings())
+    rollout, ledger = Rollout(SimpleNamespace(settings=settings)), object()
+    knowers = Knowers(here=("b",), is_idle=True)
+    names: Any = SimpleNamespace(ledger=ledger, who_knows=lambda *_: knowers)
+    rollout._names = names
+    message = SimpleNamespace(headers={UNKNOWN_SINCE: int(time.time() * 1000) - 60_000})
+    site = SimpleNamespace(ledger=ledger)
+    pauses = {next(iter(rollout.postponing(site, message, "new", "celery"))).pause for _ in range(50)}
+    assert len(pauses) == 50 and LONGEST_IDLE / 2 <= min(pauses) < max(pauses) <= LONGEST_IDLE
+    assert [decide(knowers, "celery", 60.0, HOUR, luck=luck).pause for luck in (0.0, 0.5, 1.0)] == [1, 1.5, 2]
 
 
 @pytest.mark.parametrize(

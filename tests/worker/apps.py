@@ -437,8 +437,9 @@ compression.register(_compress, _kill_who_decompresses, KILLS)
 DEADLY = "deadly"
 
 
-def _kill_who_decodes(body: bytes) -> Any:
-    if b"dies" in bytes(body):
+def _kill_who_decodes(body: bytes | str) -> Any:  # text, on RabbitMQ
+    body = body if isinstance(body, str) else bytes(body).decode()
+    if "dies" in body:
         files = [frame.filename for frame in traceback.extract_stack()]
         here().leave("decodes", "for a hold" if any("by_value" in file for file in files) else "", "dies")
         os._exit(1)

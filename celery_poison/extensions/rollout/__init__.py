@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ class Rollout(Extension):
         since = since if type(since) is int and 0 < since < now else now
         knowers = self._names_in(site.ledger).who_knows(task, queue)
         grace = GRACE * self.host.settings.activation_interval
-        postponed = decide(knowers, queue, (now - since) / 1000, self._patience, grace)
+        postponed = decide(knowers, queue, (now - since) / 1000, self._patience, grace, random.random())
         if postponed.pause:
             message.headers[UNKNOWN_SINCE] = since
             if task not in self._logged:

@@ -57,17 +57,22 @@ def _has_room(worker: WorkerRecord) -> bool:
     return worker.portrait is not None and worker.portrait.slots_busy < worker.portrait.slots
 
 
-def decide(knowers: Knowers, queue: str, waited: float, patience: float, grace: float = 0.0) -> Postponed:
+def decide(
+    knowers: Knowers, queue: str, waited: float, patience: float, grace: float = 0.0, luck: float = 1.0
+) -> Postponed:
     """Decide whether the message goes back for who knows its task, or to quarantine.
 
     Args:
         waited: seconds since a worker first did not know it; each pause grows with that.
         patience: seconds after which it waits no longer.
         grace: seconds for which who knew it may be gone, as in a restart.
+        luck: from 0 to 1, for half of the pause to all of it. Equal pauses would keep step with the workers'
+            polls of a Redis broker, and bring a message to the same worker each time.
     """
     here, away, left = (some_of(nodes, NAMED) for nodes in (knowers.here, knowers.away, knowers.left))
     if waited < patience and (here or knowers.left_ago < grace):
         pause = min(max(FIRST, SHARE * waited), LONGEST_IDLE if knowers.is_idle else LONGEST)
+        pause *= (1 + luck) / 2
         waits = f"takes it that knows its task: {here}" if here else f"is back that knew its task: {left}"
         return Postponed(pause, f"until a worker {waits}")
     if here:
