@@ -11,6 +11,7 @@ message that needs care, and never the other way.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from celery_poison.headers import MARK, PARK, RELEASE, TRIAL, stamp_of
 from celery_poison.upstream.requests import GARBAGE
 from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.dispatcher import Dispatcher
+from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.opening import Opening
@@ -49,8 +51,10 @@ class Road:
     broadcasts: Broadcasts
     rejoin: Rejoin
     lease: Lease
+    shutdown: Shutdown
 
     def __post_init__(self) -> None:
+        self._turn = threading.Lock()
         self._plans, self._loop, settings = self.site.plans, self.site.loop, self.site.settings
         self._keeps = settings.keep_unprocessable
         self._is_open = settings.fail_open and not settings.observe_only
@@ -109,6 +113,25 @@ class Road:
         finally:
             loop.handing -= 1
 
+    def send_to_greenlet(self, request: Any) -> None:
+        """Give a request to a pool of greenlets when one is free; none once the worker leaves.
+
+        In the pool it would wait as one that may have begun, and begin after all others have ended: the worker
+        waits for these alone.
+        """
+        loop, pool = self._loop, self._loop.consumer.pool._pool
+        loop.handing += 1
+        request.message.is_handed = True
+        try:
+            # One by one: where others wait, too, who has seen a free one may wait for it once more.
+            with self._turn:
+                with pool.sem if hasattr(pool, "sem") else pool._semaphore:
+                    pass
+                if not self.shutdown.is_begun:  # else it goes back as one that has not begun
+                    self.send(request)
+        finally:
+            loop.handing -= 1
+
     # --- how it gets there ---------------------------------------------------------------------
 
     def follow(self, consumer: Any, dispatcher_of: Callable[[Any], Dispatcher]) -> Dispatcher:
@@ -130,9 +153,10 @@ class Road:
         self._process: Callable[[Any], Any] = controller._process_task
         if self.site.settings.observe_only:
             return
-        controller._process_task = self.send
+        send = self.send_to_greenlet if consumer.pool.is_green else self.send
+        controller._process_task = send
         if consumer.on_task_request == self._process:  # nobody waits there for a place in the pool
-            consumer.on_task_request = self.send
+            consumer.on_task_request = send
 
 
 def _is_call(message: Any) -> bool:

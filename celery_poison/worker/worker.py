@@ -242,6 +242,7 @@ class GuardedWorker:
             broadcasts=self.broadcasts,
             rejoin=self.rejoin,
             lease=self.lease,
+            shutdown=self.shutdown,
         )
 
     def _make_heartbeat(self) -> None:

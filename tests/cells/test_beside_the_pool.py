@@ -10,6 +10,7 @@ import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from celery_poison.basics import procfs
+from celery_poison.broker.kinds import depth
 from celery_poison.plugin import marking
 from celery_poison.worker.outcome import NEVER_RAN
 from tests import PATIENCE, sampled
@@ -87,6 +88,27 @@ def test_NEW_1_a_full_pool_of_greenlets_keeps_no_trial_waiting_nor_its_end_from_
         assert len(court.marks.all("waits", "start")) == 2, "the pool is full all the while"
         court.marks.repair()
         assert [court.app.AsyncResult(id).get(timeout=PATIENCE) for id in ids] == ["repaired"] * 4
+
+
+@pytest.mark.parametrize("pool", sampled(["gevent"], ["eventlet"]))
+def test_NEW_25_a_pool_of_greenlets_that_leaves_begins_nothing_that_waits_for_a_free_one(
+    new_court: Any, redis_url: str, pool: str
+) -> None:
+    court: Court = new_court(redis_url)
+    with court.worker(pool=pool, concurrency=2) as worker:
+        for _ in range(6):
+            with marking(id := str(uuid4())):
+                court.app.tasks["trial.waits"].apply_async(task_id=id)
+        court.await_start("waits", 2)
+        court.await_that(lambda: worker.log_text().count("received") == 6, "all of them wait in the worker")
+        worker.terminate()
+        court.await_that(lambda: any(w.stopping for w in court.quarantine.queries.workers(60_000)), "it leaves")
+        court.marks.repair()
+        assert worker.wait() == 0
+    assert len(court.marks.all("waits", "start")) == 2
+    assert not court.events("interrupted")
+    with court.app.connection_for_read() as connection:
+        assert depth(connection, "celery") == 4, "the others are back"
 
 
 def test_NEW_26_a_trial_that_is_retried_or_replaced_before_the_work_clears_nobody(court: Court) -> None:

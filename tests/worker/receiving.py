@@ -90,7 +90,7 @@ class Site:
             "channel_errors": self._connection.channel_errors,
             "restart_count": 0,
             "hub": None,
-            "pool": SimpleNamespace(apply_async=None),
+            "pool": SimpleNamespace(apply_async=None, is_green=False),
             "controller": SimpleNamespace(state=SimpleNamespace(revoked=set()), _process_task=self._request),
             "timer": SimpleNamespace(call_at=lambda eta, call, args, **options: self._request(*args)),
             "qos": SimpleNamespace(increment_eventually=lambda: None),
