@@ -64,9 +64,11 @@ def edit(ctx: click.Context, **options: Any) -> None:
     )
     quarantine = open_quarantine(ctx)
     record = quarantine.get(options["id"])
-    mid, task = record.mid, app_of(ctx).tasks.get(record.task)
+    mid, app = record.mid, app_of(ctx)
     if change.values and not options["force"]:
-        _check_kinds(call_of(quarantine.message(mid)), change.values, task)
+        if record.task not in app.tasks:  # its module may be one that only workers have needed so far
+            app.loader.import_default_modules()
+        _check_kinds(call_of(quarantine.message(mid)), change.values, app.tasks.get(record.task))
     if change == Change():
         change = _ask(quarantine, record)
     if options["dry_run"]:

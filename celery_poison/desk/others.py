@@ -60,22 +60,22 @@ class Others(Record):
             when = f"in the last {'hour' if lasted == '1 h' else lasted}"
         else:
             when = f"between {clock(self.since)} and {clock(self.until)}"
-        bad = ((self.raised, "raised an exception"), (self.died, "died"), (self.cut_off, "were cut off"))
-        if not (self.well or any(number for number, _ in bad)):
-            return self._of_none(f"{when}{under}")
-        needed = ", ".join(self.needed)
-        well = f"{self.well or 'none'} ended well{f' (at most {needed})' if needed else ''}"
-        counts = [well, *(f"{number} {how}" for number, how in bad if number)]
-        return f"Others of {clean(self.task)} {when}{under}: {', '.join(counts)}. {self._hint}"
-
-    def _of_none(self, when: str) -> str:
-        task = clean(self.task)
+        ends = ((self.raised, "raised an exception"), (self.died, "died"), (self.cut_off, "were cut off"))
+        bad, task = [f"{number} {how}" for number, how in ends if number], clean(self.task)
         if self.ever:
+            died = f" {when[0].upper()}{when[1:]}{under}: {', '.join(bad)}." if bad else ""
             return (
                 f"Others of {task}: {self.ever} runs have ended since the ledger began; how, and when, is not"
-                " on record (poison_journal)."
+                f" on record (poison_journal).{died}"
             )
-        return f"No other message of {task} has ended {when}: the journal cannot tell its code from its data."
+        if not (self.well or bad):
+            return (
+                f"No other message of {task} has ended {when}{under}: the journal cannot tell its code from"
+                " its data."
+            )
+        needed = ", ".join(self.needed)
+        well = f"{self.well or 'none'} ended well{f' (at most {needed})' if needed else ''}"
+        return f"Others of {task} {when}{under}: {', '.join([well, *bad])}. {self._hint}"
 
     @property
     def _hint(self) -> str:
@@ -124,7 +124,8 @@ def others_of(queries: Views, record: MessageRecord, history: Iterable[Mapping[s
     )
     version = deaths[-1].get("release", "") if deaths else ""
     counted = _counted(entries, record.id, version)
-    ever = 0 if any(counted.values()) else queries.ended_runs(record.task)
+    is_told = counted["well"] or counted["raised"] or counted["cut_off"]  # deaths are always journaled
+    ever = 0 if is_told else queries.ended_runs(record.task)
     return Others(
         task=record.task, since=since, until=until, is_now=until == now, version=version, ever=ever, **counted
     )

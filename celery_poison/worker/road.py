@@ -116,8 +116,8 @@ class Road:
     def send_to_greenlet(self, request: Any) -> None:
         """Give a request to a pool of greenlets when one is free; none once the worker leaves.
 
-        In the pool it would wait as one that may have begun, and begin after all others have ended: the worker
-        waits for these alone.
+        In the pool it would wait as one that may have begun, and begin when all others have ended: the
+        worker waits for these alone.
         """
         loop, pool = self._loop, self._loop.consumer.pool._pool
         loop.handing += 1

@@ -102,7 +102,8 @@ def test_NEW_25_a_pool_of_greenlets_that_leaves_begins_nothing_that_waits_for_a_
         court.await_start("waits", 2)
         court.await_that(lambda: worker.log_text().count("received") == 6, "all of them wait in the worker")
         worker.terminate()
-        court.await_that(lambda: any(w.stopping for w in court.quarantine.queries.workers(60_000)), "it leaves")
+        queries = court.quarantine.queries
+        court.await_that(lambda: any(each.stopping for each in queries.workers(60_000)), "it leaves")
         court.marks.repair()
         assert worker.wait() == 0
     assert len(court.marks.all("waits", "start")) == 2

@@ -134,6 +134,23 @@ def test_a_value_of_another_kind_is_refused_unless_it_is_meant(console: Console,
     assert "edit --set n=VALUE" in console.out("show", mid), "the name of an argument"
 
 
+def test_a_value_of_another_kind_is_refused_also_where_the_task_is_not_loaded_yet(
+    console: Console, keeper: Keeper, fleet: Fleet
+) -> None:
+    """As with `include` and `autodiscover_tasks`: only a worker loads these modules by itself."""
+
+    def late(pages: list[int]) -> list[int]:
+        return pages
+
+    def load() -> None:
+        fleet.app.task(late, name="late.task", shared=False)
+
+    fleet.app.loader.import_default_modules = load
+    fleet.app.send_task("late.task", ([1, 2],))
+    mid = keeper.keep(keeper.receive())
+    assert "pages is an array of 2 items" in console.run("edit", mid, "--set", "pages=x", status=1).stderr
+
+
 def test_an_edit_that_is_held_waits_for_a_release(console: Console, keeper: Keeper, fleet: Fleet) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1, kwargs={"seconds": 0.5})
     result = console.run("edit", mid, "--set", "seconds=1", "--hold")

@@ -44,6 +44,7 @@ DATA, CODE = "look at the data of this message first", "ook at its code first, o
             "No other message of shop.report has ended in the last hour: the journal cannot tell",
         ),
         ({"ever": 59}, "59 runs have ended since the ledger began; how, and when, is not on record"),
+        ({"ever": 59, "died": 1}, "is not on record (poison_journal). In the last hour: 1 died."),
     ],
 )
 def test_NEW_14_the_ends_of_others_say_where_to_look_first(counts: dict[str, Any], words: str) -> None:
@@ -144,9 +145,21 @@ def test_NEW_14_show_counts_the_ends_of_others_around_the_death_under_the_same_v
     assert counts == {"well": 3, "raised": 1, "cut_off": 1, "died": 1, "longest_ms": 250, "most_kb": 2048}
     assert others["is_now"] and others["sentence"] in console.out("show", mid)
     assert console.json("show", other)["others"]["died"] == 1, "itself is no other"
+    client.hset(keys.tally, "fleet.healthy", 7)
+    assert not console.json("show", mid)["others"]["ever"], "how they ended is on record"
     shown = console.out("show", other)
     assert "exit:7, no place" in shown.splitlines()[0] and "os._exit" in shown
     client.hset(keys.message(mid), "cause", "blocked")
     client.hset(keys.message(mid), "crashes", 0)
     assert "others" not in console.json("show", mid), "it has not run"
     assert json.loads(json.dumps(others)) == others
+
+
+def test_NEW_14_where_good_ends_are_only_counted_a_death_says_nothing_of_the_code(
+    keeper: Keeper, fleet: Fleet
+) -> None:
+    keeper.ledger.client.hset(keeper.ledger.keys.tally, "fleet.healthy", 59)
+    keeper.send_and_keep("fleet.healthy", 1, cause="exit:7")
+    others = Console(fleet.app).json("show", keeper.send_and_keep("fleet.healthy", 2))["others"]
+    assert (others["died"], others["ever"]) == (1, 59)
+    assert "59 runs have ended" in others["sentence"] and CODE not in others["sentence"]
