@@ -167,7 +167,8 @@ def _worker_death(seen: Overview, newest: Incident) -> str:
     """Return which worker died last, and when, whether it has come back or not."""
     ago = seen.at - (newest.died_at or seen.at)
     in_hour = sum(seen.at - (each.died_at or 0.0) < _HOUR for each in seen.worker_deaths)
-    more = f" ({in_hour} workers in the last hour)" if in_hour > 1 else ""
+    least = "at least " if in_hour == LOST_NAMED else ""  # no more are looked at
+    more = f" ({least}{in_hour} workers in the last hour)" if in_hour > 1 else ""
     how = "froze" if newest.how == "frozen" else "died"
     return f"worker {newest.worker.partition('/')[0]} {how} {span(ago)} ago{more}"
 

@@ -18,8 +18,8 @@ from celery_poison.states import Event, State
 
 #: Seconds before and after the last death of a message in which the others are looked at.
 _BEFORE, _AFTER = 3600, 600
-#: Entries of the task after which no more is read, and entries of all tasks that are read at most.
-_ENOUGH, _MOST = 300, 10_000
+#: Where no more is read: entries of the task, and of all tasks; seconds, since a page waits for that.
+_BOUNDS = {"enough": 300, "most": 10_000, "seconds": 1.0}
 #: Outcomes of runs that ended well, and of others: the field that counts them.
 _WELL, _BAD = ("success", "ignored"), {"failure": "raised", "lost": "cut_off"}
 
@@ -119,9 +119,7 @@ def others_of(queries: Views, record: MessageRecord, history: Iterable[Mapping[s
     if deaths:
         at = int(deaths[-1]["at"].partition("-")[0]) / 1000
     until = min(now, at + _AFTER)
-    entries, since = queries.journal_of_task(
-        record.task, max(0.0, at - _BEFORE), until, enough=_ENOUGH, most=_MOST
-    )
+    entries, since = queries.journal_of_task(record.task, max(0.0, at - _BEFORE), until, **_BOUNDS)
     version = deaths[-1].get("release", "") if deaths else ""
     counted = _counted(entries, record.id, version)
     is_told = counted["well"] or counted["raised"] or counted["cut_off"]  # deaths are always journaled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,15 @@ def newest(
 
 
 def of_task(
-    client: redis.Redis, keys: Keys, task: str, since: float, until: float, *, enough: int, most: int
+    client: redis.Redis,
+    keys: Keys,
+    task: str,
+    since: float,
+    until: float,
+    *,
+    enough: int,
+    most: int,
+    seconds: float,
 ) -> tuple[list[dict[str, str]], float]:
     """Return the newest entries about messages of a task, newest first, and how far back was read.
 
@@ -79,16 +88,19 @@ def of_task(
         since, until: seconds of Redis' clock between which is read, from the newest on.
         enough: entries of the task after which no more is read.
         most: entries of all tasks that are read.
+        seconds: after so many no more is read.
 
     Returns:
         The second one is ``since``, or the moment of the oldest entry that was read.
     """
     entries, read, wanted = list[dict[str, str]](), 0, task.encode()
+    over = time.monotonic() + seconds
     first, last = str(int(since * 1000)), str(int(until * 1000))
     for rows in _pages(client, keys.journal, first, last, newest_first=True):
         entries += [entry(key, row) for key, row in rows if row.get(b"task") == wanted]
         read += len(rows)
-        if len(rows) == _PAGE and (read >= most or len(entries) >= enough):
+        is_enough = read >= most or len(entries) >= enough or time.monotonic() >= over
+        if len(rows) == _PAGE and is_enough:
             return entries, int(rows[-1][0].partition(b"-")[0]) / 1000
     return entries, since
 

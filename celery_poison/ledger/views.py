@@ -355,10 +355,10 @@ class Views(Messages, FleetReader, Groups):
         return [found for found in entries if not id or found["id"] == id]
 
     def journal_of_task(
-        self, task: str, since: float, until: float, *, enough: int, most: int
+        self, task: str, since: float, until: float, **bounds: Any
     ) -> tuple[list[dict[str, str]], float]:
         """Return the entries about messages of a task, newest first, and how far back it was read."""
-        return of_task(self._client, self._keys, task, since, until, enough=enough, most=most)
+        return of_task(self._client, self._keys, task, since, until, **bounds)
 
     def ended_runs(self, task: str) -> int:
         """Return how many runs of a task have ended, where these are only counted (``poison_journal``)."""

@@ -393,6 +393,8 @@ def test_NEW_14_whether_tasks_still_die_is_said_in_words_that_fit_the_hours() ->
     assert line(None) == ["worker w2@vm froze 13 s ago (2 workers in the last hour)"]
     died = died[2:]
     assert "worker" not in line(5.0, h0=1)[0], "that is long ago"
+    died = [replace(died[0], died_at=99_000.0)] * 20
+    assert line(None) == ["worker w2@vm died 17 min ago (at least 20 workers in the last hour)"]
 
 
 def test_NEW_7_status_says_that_a_proposal_of_the_pipeline_waits(console: Console, keeper: Keeper) -> None:

@@ -16,6 +16,7 @@ from celery_poison.desk.own_deaths import causes_of, comparison, deaths_of, plac
 from celery_poison.desk.reading import Detail
 from celery_poison.ledger.journal import FIELDS
 from celery_poison.model import MessageRecord
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.desk.keeping import Keeper
@@ -163,3 +164,18 @@ def test_NEW_14_where_good_ends_are_only_counted_a_death_says_nothing_of_the_cod
     others = Console(fleet.app).json("show", keeper.send_and_keep("fleet.healthy", 2))["others"]
     assert (others["died"], others["ever"]) == (1, 59)
     assert "59 runs have ended" in others["sentence"] and CODE not in others["sentence"]
+
+
+def test_NEW_14_the_journal_is_read_no_longer_than_a_page_can_wait_and_it_is_told_from_when_on(
+    keeper: Keeper,
+) -> None:
+    ledger, now = keeper.ledger, int(time.time() * 1000)
+    pipe = ledger.client.pipeline(transaction=False)
+    for number in range(1500):
+        pipe.xadd(ledger.keys.journal, {"event": "finished", "task": "t"}, f"{now - 1500 + number}-0")
+    pipe.execute()
+    bounds = {"enough": 5000, "most": 5000}
+    found, since = ledger.read.journal_of_task("t", 0.0, now / 1000, **bounds, seconds=0.0)
+    assert (len(found), since) == (1000, (now - 1000) / 1000)
+    found, since = ledger.read.journal_of_task("t", 0.0, now / 1000, **bounds, seconds=PATIENCE)
+    assert (len(found), since) == (1500, 0.0)
