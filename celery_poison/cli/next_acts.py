@@ -14,17 +14,18 @@ _GIVE_UP = ("fail {id}", "give it up: its caller gets a failure")
 _DISCARD = ("discard {id}", "give it up, and report nothing")
 _LARGER = ("release --to QUEUE {id}", "to workers with more memory")
 _CHANGE = ("edit --set NAME=VALUE {id}", "with other arguments")
+_STOP = ("block --like {id}", "stop others with its arguments on arrival")
 _READ = ("show --raw {id}", "its body, byte for byte")
 
 
 def acts_on(
-    record: MessageRecord, *, observe_only: bool = False, more_memory: bool = True
+    record: MessageRecord, *, observe_only: bool = False, all_die: bool = False
 ) -> list[tuple[str, str]]:
     """Return the commands for a message, and the effect of each.
 
     Args:
         observe_only: nothing is diverted (``poison_observe_only``), so that nothing can be taken out either.
-        more_memory: whether that may be the cure of what ran out of memory.
+        all_die: whether all other messages of its task have died lately, and none ended well.
     """
     id = argument(short(record.id))
     if record.state == State.NDLV and record.sent_at:
@@ -34,7 +35,7 @@ def acts_on(
         )
         return [gone, (command(f"poison discard {id}"), "give it up: a worker that gets it drops it")]
     if record.state == State.NDLV:
-        return [(command(f"poison {act.format(id=id)}"), what) for act, what in _of_kept(record, more_memory)]
+        return [(command(f"poison {act.format(id=id)}"), what) for act, what in _of_kept(record, all_die)]
     if record.edited_to:
         return [(command(f"poison show {argument(record.edited_to)}"), "its changed copy")]
     if record.state == State.FAIL and record.resolution == "discarded":
@@ -60,7 +61,7 @@ def _of_parked(record: MessageRecord) -> list[tuple[str, str]]:
     return [*(holds if "hold" in record.reason else ()), others]
 
 
-def _of_kept(record: MessageRecord, more_memory: bool) -> list[tuple[str, str]]:
+def _of_kept(record: MessageRecord, all_die: bool) -> list[tuple[str, str]]:
     """Return the possible acts on a message in quarantine, and the effect of each."""
     cause = record.cause
     if cause in (causes.MALFORMED, causes.NOT_A_TASK):
@@ -89,12 +90,14 @@ def _of_kept(record: MessageRecord, more_memory: bool) -> list[tuple[str, str]]:
             _CHANGE,
             ("discard {id}", "give it up: its caller knows since it failed"),
         ]
-    memory = [_LARGER] if more_memory and cause in (causes.OOM, causes.MEMORY_ERROR) else []
+    memory = [_LARGER] if cause in (causes.OOM, causes.MEMORY_ERROR) else []
+    task = argument(record.task).replace("{", "{{").replace("}", "}}")
+    stop = (f"pause --task {task}", "begin no other of its task: all die") if all_die else _STOP
     return [
         ("release {id}", "once repaired; it runs alone"),
         *memory,
         ("repro -o DIR {id}", "write a failing test of it"),
         _CHANGE,
         _GIVE_UP,
-        ("block --like {id}", "stop others like it on arrival"),
+        stop,
     ]

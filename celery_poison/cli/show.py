@@ -24,7 +24,7 @@ from celery_poison.cli.output import (
     wants_json,
 )
 from celery_poison.desk import Quarantine, sentences
-from celery_poison.desk.advice import decision, may_need_more_memory
+from celery_poison.desk.advice import decision
 from celery_poison.desk.chords import chord_of, has_expired_chord
 from celery_poison.desk.edits import names_of
 from celery_poison.desk.own_deaths import causes_of, place_of
@@ -115,7 +115,8 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
         )
     if detail.others is not None:
         print_wrapped(detail.others.sentence, "", 0)
-    acts = acts_on(record, observe_only=detail.observe_only, more_memory=may_need_more_memory(detail))
+    all_die = detail.others is not None and detail.others.all_die
+    acts = acts_on(record, observe_only=detail.observe_only, all_die=all_die)
     usual = decision(detail) if record.state == State.NDLV and not record.sent_at else ""
     if usual:
         console.echo("")

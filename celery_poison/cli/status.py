@@ -154,11 +154,13 @@ def _deaths_line(seen: Overview) -> Iterator[str]:
     ago = span(seen.at - last)
     row = f"  {sparkline(seen.lately.by_hour)} 24 h" if any(seen.lately.by_hour) else ""
     often = f"{hour} in the last hour, {before} in the one before{row}"
+    task = clean(seen.lately.task)
     if words and since and since > last:
-        yield f"{words}, a task {ago} ago; {often}"
+        yield f"{words}, {task or 'a task'} {ago} ago; {often}"
     elif hour or before:
         worker = f", {words}" if since and seen.at - since < _HOUR else ""
-        yield f"the last death {ago} ago{worker}; {often}"
+        of = f", of {task}" if task else ""
+        yield f"the last death {ago} ago{of}{worker}; {often}"
     else:
         yield f"no death for {ago}{row}"
 

@@ -18,21 +18,18 @@ def decision(detail: Detail) -> str:
     if record.cause in (*_OF_MEMORY, causes.TIME_LIMIT) and len(causes_of(detail.deaths)) > 1:
         return "repair the code or the input, then release; or fail"
     if others is not None and _is_far_above_others(detail):
-        return f"repair the code or the input, then release: others needed at most {others.needed[-1]}"
+        few = f"others needed at most {others.needed[-1]}"
+        return f"where its data is just large, release it to workers with more memory, else repair: {few}"
     limit = record.evidence.time_limit_s if record.cause == causes.TIME_LIMIT else None
     longest = others.longest_ms if others is not None else None
-    if limit and longest is not None and limit * 1000 >= _FAR * longest:
-        took = f"{run_time(longest)} of {limit:g} s"
-        return f"repair the code or the input, then release: others took at most {took}"
+    if limit and longest is not None:
+        took = f"others took at most {run_time(longest)} of {limit:g} s"
+        if limit * 1000 >= _FAR * longest:
+            return f"repair the code or the input, then release: {took}"
+        return f"raise the limit in the task's code, then release: {took}; if it hangs, repair it"
     if record.cause == causes.TIME_LIMIT and are_at_one_place(detail.deaths):
         return "repair the task where all deaths were, then release; a higher limit helps only what is slow"
     return causes.usual_decision(record.cause)
-
-
-def may_need_more_memory(detail: Detail) -> bool:
-    """Whether nothing but a lack of memory is on record of its deaths, and others need much of it, too."""
-    died_of = {*causes_of(detail.deaths), detail.record.cause}
-    return died_of <= {*_OF_MEMORY} and not _is_far_above_others(detail)
 
 
 def _is_far_above_others(detail: Detail) -> bool:

@@ -52,6 +52,11 @@ class Others(Record):
     ever: int = 0
 
     @property
+    def all_die(self) -> bool:
+        """Whether others have died, and none ended well."""
+        return self.died > 0 and not self.well
+
+    @property
     def sentence(self) -> str:
         """The counts, and what they suggest."""
         under = f" under {clean(self.version)}" if self.version else ""

@@ -30,7 +30,7 @@ _ORIGINAL_FIELDS = (
     *("destination", "canvas"),
 )
 #: Fields beside the days: deaths in five minutes (seconds), and when the last one was.
-_LATELY, _LAST, _SLOT = "lately", "lately last", 300
+_LATELY, _LAST, _TASK, _SLOT = "lately", "lately last", b"lately task", 300
 #: Candidates that are read before more than these are asked for.
 _FIRST_FLAGGED = 20_000
 _BEHIND = "parked until its earlier start ends, or its task is resumed"
@@ -48,11 +48,13 @@ class Lately(Record):
 
     Attributes:
         last: when the last task died, in seconds of Redis' clock; None: none that is on record.
+        task: its name; empty: not on record.
         by_hour: deaths in each of the last 24 hours, the newest hour last.
     """
 
     last: float | None
     by_hour: list[int]
+    task: str = ""
 
 
 class Views(Messages, FleetReader, Groups):
@@ -303,6 +305,7 @@ class Views(Messages, FleetReader, Groups):
         """
         with clear_errors("reading the latest deaths"):
             raw: Any = self._client.hgetall(self._keys.deaths_by_day)
+        task = decoded(raw.pop(_TASK, b""))
         found = {decoded(name): whole(number) for name, number in raw.items()}
         last = found.pop(_LAST, 0)
         slots = Counter[int]()
@@ -311,7 +314,9 @@ class Views(Messages, FleetReader, Groups):
             if of == _LATELY and is_whole(slot):
                 # Whole hours before now; a slot that is half gone counts where its end is.
                 slots[int(max(0.0, now - (int(slot) + 1) * _SLOT) // 3600)] += number
-        return Lately(last=last / 1000 if last else None, by_hour=[slots[hour] for hour in range(24)][::-1])
+        return Lately(
+            last=last / 1000 if last else None, by_hour=[slots[hour] for hour in range(24)][::-1], task=task
+        )
 
     def neighbours(self) -> list[str]:
         """Return the namespaces in this Redis, as far as a short search finds them; [] if refused."""

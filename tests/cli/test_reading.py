@@ -330,7 +330,7 @@ def test_NEW_14_status_says_whether_it_goes_on_whether_others_are_served_and_no_
     lines = console.out("status").splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines if " " in line)
     lately = f"2 in the last hour, 0 in the one before  {'▁' * 23}█ 24 h"
-    assert re.fullmatch(rf"the last death \d+ s ago; {lately}", lines[1]), "whether it goes on"
+    assert re.fullmatch(rf"the last death \d+ s ago, of fleet.healthy; {lately}", lines[1]), "whether it goes on"
     assert rows["served"] == "waiting: 1 in celery", "no worker lives, and its app knows the queue"
     assert console.json("status")["lately"]["by_hour"] == [*[0] * 23, 2]
     assert console.json("status", "--check", status=2)["queues"] == [], "a probe has nothing counted"
@@ -369,9 +369,9 @@ def test_NEW_14_nothing_waits_only_where_all_was_counted_and_what_waits_for_a_pe
 
 
 def test_NEW_14_whether_tasks_still_die_is_said_in_words_that_fit_the_hours() -> None:
-    def line(ago: float | None, **deaths: int) -> list[str]:
+    def line(ago: float | None, task: str = "", **deaths: int) -> list[str]:
         by_hour = [deaths.get(f"h{back}", 0) for back in range(23, -1, -1)]
-        lately = SimpleNamespace(last=None if ago is None else 100_000 - ago, by_hour=by_hour)
+        lately = SimpleNamespace(last=None if ago is None else 100_000 - ago, by_hour=by_hour, task=task)
         seen: Any = SimpleNamespace(at=100_000.0, lately=lately, worker_deaths=died)
         return [*_deaths_line(seen)]
 
@@ -380,6 +380,7 @@ def test_NEW_14_whether_tasks_still_die_is_said_in_words_that_fit_the_hours() ->
     assert line(95.0, h0=3, h1=1) == [
         f"the last death 2 min ago; 3 in the last hour, 1 in the one before  {'▁' * 22}▃█ 24 h"
     ]
+    assert line(95.0, "shop.mails", h0=1)[0].startswith("the last death 2 min ago, of shop.mails; 1 in ")
     assert line(9000.0, h2=1) == [f"no death for 2 h  {'▁' * 21}█▁▁ 24 h"]
     assert line(99_000.0) == ["no death for 1 d"]
     died = [Incident(incident="i", worker="w2@vm/b", cause="worker_lost", how="gone", died_at=99_987.0)]
@@ -388,6 +389,9 @@ def test_NEW_14_whether_tasks_still_die_is_said_in_words_that_fit_the_hours() ->
     assert line(300.0, h0=12) == [f"worker w2@vm died 13 s ago, a task 5 min ago; {row}"]
     assert line(5.0, h0=12) == [f"the last death 5 s ago, worker w2@vm died 13 s ago; {row}"], (
         "the later first"
+    )
+    assert line(300.0, "shop.mails", h0=1)[0].startswith(
+        "worker w2@vm died 13 s ago, shop.mails 5 min ago; 1 in"
     )
     died = [replace(died[0], how="frozen"), *died, replace(died[0], died_at=90_000.0)]
     assert line(None) == ["worker w2@vm froze 13 s ago (2 workers in the last hour)"]

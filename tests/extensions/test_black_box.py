@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +21,7 @@ from celery_poison.desk.evidence import sentence_of
 from celery_poison.desk.sentences import why
 from celery_poison.extensions.black_box.evidence import GrowthEvidence
 from celery_poison.extensions.black_box.memory_record import Growth, MemoryRow, read
-from celery_poison.extensions.black_box.sampler import PAUSE, Track
+from celery_poison.extensions.black_box.sampler import PAUSE, Sampler, Track
 from celery_poison.extensions.black_box.shared import credited
 from celery_poison.plugin import plugin_of
 from celery_poison.rules.doubts import turn
@@ -177,6 +180,21 @@ def test_NEW_19_a_curve_keeps_its_shape_in_few_numbers_however_long_it_runs() ->
             assert max(apart) == min(apart), "at equal distances but for the last"
 
 
+def test_NEW_19_a_curve_ends_with_its_process_though_its_worker_notices_later() -> None:
+    nobody: Any = None
+    sampler = Sampler(nobody, nobody)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        track = Track("t", "shop.convert", process.pid)
+        for n in range(3):
+            sampler._look_at_others(PAUSE * n, [track])
+        alive = track.curve()
+        process.kill()
+        process.wait()
+        for n in range(3, 30):
+            sampler._look_at_others(PAUSE * n, [track])
+    assert alive[1] > 0 and track.curve() == alive
+
+
 # --- whom it names -----------------------------------------------------------------------------------
 
 MIB = 1 << 10
@@ -232,6 +250,9 @@ def test_NEW_19_the_sentence_is_the_one_that_people_on_call_look_for() -> None:
     assert read is not None and sentence_of(read.told_of(Evidence(noticed="gone"), "")).endswith(shape)
     far = Growth(rows=[culprit], busy=4, used=1_950_000, limit=20_000_000)
     assert not far.told_of(Evidence(), "").oom_likely
+    killed = Evidence(signal=signal.SIGKILL, oom=True, rss_kb=1_000_000)
+    assert growth.told_of(killed, "t").rss_kb == culprit.kb, "its peak was read before"
+    assert growth.told_of(killed, "other").rss_kb == 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,15 @@ def test_NEW_27_what_to_type_for_a_held_message_begins_with_its_hold() -> None:
     assert starts_of(replace(record, deliveries=1, failures=1)) == 1
 
 
+def test_NEW_14_what_to_type_stops_the_task_where_all_of_it_die_and_offers_more_memory() -> None:
+    names = ("id", "mid", "queue")
+    record = MessageRecord(**dict.fromkeys(names, "a"), task="my {task}", state="NDLV", cause="signal:11")
+    assert acts_on(record)[-1][0].endswith(" poison block --like a")
+    assert acts_on(record, all_die=True)[-1][0].endswith(" poison pause --task 'my {task}'")
+    for cause in ("oom", "memory_error"):
+        assert any("release --to QUEUE a" in typed for typed, _ in acts_on(replace(record, cause=cause)))
+
+
 # --- what a process leaves behind --------------------------------------------------------------------
 
 _DIES = """

@@ -111,6 +111,8 @@ class Growth:
             return evidence
         if token:
             evidence = replace(evidence, grown_kb=self._grown(token, named))
+        if named is not None and token and named.token == token:  # its peak was read at another moment
+            evidence = replace(evidence, rss_kb=max(named.kb, evidence.rss_kb or 0))
         is_own = not token or named is None or named.token in ("", token)
         if named is None or not (is_own or evidence.noticed or evidence.signal == SIGKILL):
             return evidence  # a neighbour's memory explains no exit, and no other signal

@@ -169,9 +169,11 @@ class Sampler:
         for track in others:
             if track.is_new and (kb := self._idle.get(track.pid)):
                 track.add(now - PAUSE, kb)
-            track.kb = procfs.private(track.pid) // 1024 or track.kb
-            if track.kb:
-                track.add(now, track.kb)
+            if (
+                kb := procfs.private(track.pid) // 1024
+            ):  # else it has ended, and its worker has not noticed yet
+                track.kb = kb
+                track.add(now, kb)
         busy = {track.pid: 0 for track in others}
         known = [pid for pid in self._idle if pid not in busy][-MOST_IDLE:]
         idle = ((pid, procfs.private(pid) // 1024) for pid in known)

@@ -24,8 +24,9 @@ local function count_day(key, now, task)
   redis.call('HINCRBY', key, field, 1)
 end
 
--- The same death, in its five minutes, as ``lately NUMBER``; a day of them is kept. ``lately last``: when, in ms.
-local function count_lately(key, now)
+-- The same death, in its five minutes, as ``lately NUMBER``; a day of them is kept. ``lately last``: when, in ms;
+-- ``lately task``: of which task.
+local function count_lately(key, now, task)
   local slot = math.floor(now / 300000)
   local field = 'lately ' .. slot
   if redis.call('HEXISTS', key, field) == 0 then
@@ -35,7 +36,7 @@ local function count_lately(key, now)
     end
   end
   redis.call('HINCRBY', key, field, 1)
-  redis.call('HSET', key, 'lately last', now)
+  redis.call('HSET', key, 'lately last', now, 'lately task', clipped(task))
 end
 
 -- How long one recovery took, as a histogram: bounds in seconds, ascending, in one string.

@@ -39,7 +39,7 @@ redis.call('HDEL', KEYS[2], token)
 local blame = ARGV[5]
 count(KEYS[8], 'crashed', ARGV[4])
 count_day(KEYS[10], now, e.task)
-count_lately(KEYS[10], now)
+count_lately(KEYS[10], now, e.task)
 local begun = may_have_run(e, current, ARGV[4])
 local ran_ms = ran_until(ended_at(ARGV[11], ARGV[9], now), e, current)
 local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e.task, queue = e.queue,
