@@ -53,8 +53,8 @@ class Others(Record):
 
     @property
     def all_die(self) -> bool:
-        """Whether others have died, and none ended well."""
-        return self.died > 0 and not self.well
+        """Whether others have died, and none ended well, as far as it is on record."""
+        return self.died > 0 and not (self.well or self.ever)
 
     @property
     def sentence(self) -> str:

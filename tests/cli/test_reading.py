@@ -329,8 +329,8 @@ def test_NEW_14_status_says_whether_it_goes_on_whether_others_are_served_and_no_
     fleet.app.send_task("fleet.healthy", [2])
     lines = console.out("status").splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines if " " in line)
-    lately = f"2 in the last hour, 0 in the one before  {'▁' * 23}█ 24 h"
-    assert re.fullmatch(rf"the last death \d+ s ago, of fleet.healthy; {lately}", lines[1]), "whether it goes on"
+    lately = f"of fleet.healthy; 2 in the last hour, 0 in the one before  {'▁' * 23}█ 24 h"
+    assert re.fullmatch(rf"the last death \d+ s ago, {lately}", lines[1]), "whether it goes on"
     assert rows["served"] == "waiting: 1 in celery", "no worker lives, and its app knows the queue"
     assert console.json("status")["lately"]["by_hour"] == [*[0] * 23, 2]
     assert console.json("status", "--check", status=2)["queues"] == [], "a probe has nothing counted"

@@ -111,6 +111,8 @@ def test_NEW_14_more_memory_and_a_higher_limit_are_advised_only_where_the_eviden
 
     late = replace(RECORD, cause="time_limit", evidence=Evidence(time_limit_s=3.0))
     assert decision(detail(None, record=late)).startswith("raise the limit")
+    assert replace(NOBODY, died=1).all_die and not NOBODY.all_die
+    assert not (replace(NOBODY, died=1, well=1).all_die or replace(NOBODY, died=1, ever=1).all_die)
     near = detail(replace(NOBODY, well=1, longest_ms=2900), LOOP, LOOP, record=late)
     assert decision(near) == (
         "raise the limit in the task's code, then release: others took at most 2.9 s of 3 s;"
