@@ -38,6 +38,10 @@ def _parked(crew: Crew) -> int:
     return int(crew.quarantine.queries.totals()["parked"])
 
 
+def _running(crew: Crew) -> set[str]:
+    return {start.id for _, start, _ in crew.quarantine.queries.running()}
+
+
 def _log_has(crew: Crew, sentence: str) -> None:
     crew.await_that(lambda: sentence in crew.log_text(), sentence)
 
@@ -198,7 +202,8 @@ def test_NEW_27_what_kills_who_reads_it_for_a_hold_is_convicted_and_nothing_else
         assert [mark.id for mark in crew.marks.all("decodes", "dies")] == ["for a hold"] * 2
         assert crew.quarantine.lift(1).lifted
         assert [each.get(timeout=PATIENCE) for each in held] == [42] * 3
-        crew.await_that(crew.nothing_runs, "forgotten")
+        # On RabbitMQ, what ended just before its worker died is remembered: it may be delivered once more.
+        crew.await_that(lambda: not _running(crew) & {each.id for each in held}, "forgotten")
         assert [record.id for record in crew.quarantine.list()] == [bomb.id]
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "who ran beside it is cleared")
     assert {*crew.marks.count("healthy", "end")} == {0, 1, 2, 42} and crew.starts("healthy") >= 6
