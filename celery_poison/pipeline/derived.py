@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
-from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, one_of
+from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS, VERSIONS
 from celery_poison.pipeline.seek import LOOK_BACK_MS, company, having
 from celery_poison.pipeline.session import has_tasks, kept, rebalanced, together
@@ -146,7 +146,7 @@ class Derived:
             died = self._died().group_by("fingerprint").aggregate([("ended_at", "min")])
             begin = pa.scalar(min(since.ms, LAST_MS) * 1000, died["ended_at_min"].type)
             first = died.filter(pc.greater_equal(died["ended_at_min"], begin))["fingerprint"]
-            older = self._table("company").arrow(["date"], one_of("fingerprint", first.to_pylist()))["date"]
+            older = self._table("company").among(["date"], "fingerprint", first)["date"]
             days = sorted({*days, *back, *(str(date) for date in older.unique().to_pylist() if date)})
         self._update_days(name, days, lambda: tables.fingerprints_daily(self._kin(days)))
 
@@ -246,9 +246,9 @@ class Derived:
         back = day(max(0, since.ms - LOOK_BACK_MS))
 
         def had(first: Any) -> Any:
-            mine = f"(date >= '{back}' or {one_of('fingerprint', first.to_pylist())})"
-            mine += f" and date < '{stale}'" if stale else ""
-            return self._table("company").arrow(["entry"], mine)["entry"]
+            table, before = self._table("company"), f"date < '{stale}'" if stale else "true"
+            late = table.arrow(["entry"], f"date >= '{back}' and {before}")
+            return pa.concat_tables([late, table.among(["entry"], "fingerprint", first, before)])["entry"]
 
         found = company(self._lake, since, self._died()["fingerprint"], had)
         return found, [("date", ">=", stale)] if stale else None

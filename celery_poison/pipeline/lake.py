@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from pyspark.sql import functions as F
@@ -227,6 +228,11 @@ class Table:
     def arrow(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Return rows of a table in this process, without Spark; ``where`` is SQL."""
         return pa.table(self.delta.scan(columns=list(columns) if columns else None, predicate=where))
+
+    def among(self, columns: Sequence[str], column: str, values: Any, where: str = "true") -> pa.Table:
+        """Return rows that have one of some texts, however many: a long list in SQL ends the process."""
+        rows = self.arrow([*columns, column], where if len(values) else "false")
+        return rows.filter(pc.is_in(rows[column].cast(pa.string()), value_set=values)).select(columns)
 
     def create(self, schema: StructType, description: str = "") -> None:
         """Make an empty table where there is none; where there is one, add the columns that it lacks."""
@@ -452,9 +458,3 @@ def absolute(root: str) -> str:
 def after(position: Position) -> str:
     """Return the condition of an entry that comes after a position; its negation needs a time."""
     return f"unix_millis(at) > {position.ms} or (unix_millis(at) = {position.ms} and seq > {position.seq})"
-
-
-def one_of(column: str, values: Iterable[str]) -> str:
-    """Return the condition, for :meth:`Table.arrow` and deletions, that a column has one of some texts."""
-    texts = ", ".join("'" + each.replace("'", "''") + "'" for each in values)
-    return f"{column} IN ({texts})" if texts else "false"

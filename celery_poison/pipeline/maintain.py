@@ -13,8 +13,11 @@ from typing import Any
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from celery_poison.pipeline.lake import Lake, LakeError, Position, Table, beside_others, one_of
+from celery_poison.pipeline.lake import Lake, LakeError, Position, Table, beside_others
 from celery_poison.pipeline.window import DAY_MS
+
+#: A condition names no more ids: deltalake does not bear tens of thousands.
+_AT_ONCE = 1_000
 
 
 def compact(table: Table) -> int:
@@ -65,10 +68,13 @@ def forget(lake: Lake, tables: list[Table], ids: list[str]) -> int:
     Args:
         tables: the journal and all that is made of it.
     """
-    wanted = one_of("id", ids)
-    told = lake.journal.arrow(["at", "runtime_ms"], wanted).to_pylist()
+    quoted = ["'" + each.replace("'", "''") + "'" for each in ids]
+    pieces = [quoted[begin : begin + _AT_ONCE] for begin in range(0, len(ids), _AT_ONCE)]
+    wanted = [f"id IN ({', '.join(piece)})" for piece in pieces]
+    told = [row for each in wanted for row in lake.journal.arrow(["at", "runtime_ms"], each).to_pylist()]
     began = [row["at"].timestamp() * 1000 - max(0, row["runtime_ms"] or 0) for row in told if row["at"]]
-    gone = [_delete(table, wanted) for table in tables if "id" in table.schema.names]
+    holding = [table for table in tables if "id" in table.schema.names]
+    gone = [sum(_delete(table, each) for each in wanted) for table in holding]
     since = max(0, int(min(began, default=0))) // DAY_MS * DAY_MS
     for table in tables[1:] if told else ():
         for app in lake.apps():

@@ -323,3 +323,23 @@ def test_NEW_22_a_fingerprint_that_ended_alive_long_ago_is_not_guilty(
     grown = {name: _rows(derived[name]) for name in EXACT}
     derived.make(rebuild=True)
     assert {name: _rows(derived[name]) for name in EXACT} == grown
+
+
+@pytest.mark.matrix
+def test_NEW_22_sixty_thousand_fingerprints_that_die_for_the_first_time_are_looked_up(
+    spark: Any, entries: pa.Table, tmp_path: Path
+) -> None:
+    """In a condition of SQL so many end the process."""
+    lake = Lake(spark, str(tmp_path), "x")
+    _add(lake, entries)
+    Derived(spark, lake).make()
+    many, at = 60_000, entries["at"][-1].as_py()
+    row = dict.fromkeys(entries.column_names) | {"at": at, "date": at.date(), "v": 2, "healthy": False}
+    row |= {"event": "crashed", "outcome": "exact", "cause": "signal:11", "task": "t.poison", "crashes": 1}
+    told = [
+        {**row, "entry": f"{at.timestamp() * 1000:.0f}-{n + 1}", "seq": n + 1, "worker": f"main@app-{n}/a"}
+        | dict.fromkeys(("id", "mid", "token"), f"p{n}") | {"fingerprint": f"{n:016x}"}
+        for n in range(many)
+    ]  # fmt: skip
+    _add(lake, pa.Table.from_pylist(told, entries.schema))
+    assert Derived(spark, lake)["fingerprints"].where("attempts = 1").count() >= many

@@ -128,9 +128,14 @@ def test_a_compaction_that_is_cut_off_loses_nothing(lake: Lake, kills: int) -> N
     assert _ids(lake) == [*range(start)]
 
 
-def test_what_is_forgotten_is_gone_from_the_files_and_the_tables_are_to_be_made_anew(lake: Lake) -> None:
+@pytest.mark.parametrize("many", [2_000, pytest.param(60_000, marks=pytest.mark.matrix)])
+def test_what_is_forgotten_is_gone_from_the_files_and_the_tables_are_to_be_made_anew(
+    lake: Lake, many: int
+) -> None:
+    """In one condition the many ids end the process."""
     tables = [lake.journal]
-    assert maintain.forget(lake, tables, ["id-3", "id-5", "x' OR 1=1 --"]) == 2
+    others = [f"id-{number}" for number in range(1_000, 1_000 + many)]
+    assert maintain.forget(lake, tables, ["id-3", *others, "id-5", "x' OR 1=1 --"]) == 2
     assert _ids(lake) == [n for n in range(100) if n not in (3, 5)]
     assert lake.journal.position("shop") == Position(99, 0, 100)
     maintain.vacuum(lake.journal, keep_hours=0)
