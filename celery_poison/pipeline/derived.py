@@ -153,8 +153,7 @@ class Derived:
     def _died(self) -> pa.Table:
         """Return of each death that bears a fingerprint this and its time."""
         where = "death is not null and fingerprint is not null"
-        died = self._table("exceptions").arrow(["fingerprint", "ended_at"], where)
-        return died.set_column(0, "fingerprint", died["fingerprint"].cast(pa.string()))
+        return self._table("exceptions").arrow(["fingerprint", "ended_at"], where)
 
     def _touched(self) -> list[str] | None:
         """Return the days that something new about troubles concerns; None: all must be made anew."""

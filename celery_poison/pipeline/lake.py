@@ -227,12 +227,13 @@ class Table:
 
     def arrow(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Return rows of a table in this process, without Spark; ``where`` is SQL."""
-        return pa.table(self.delta.scan(columns=list(columns) if columns else None, predicate=where))
+        scan = self.delta.scan(columns=list(columns) if columns else None, predicate=where)
+        return sink.plain(pa.table(scan))
 
     def among(self, columns: Sequence[str], column: str, values: Any, where: str = "true") -> pa.Table:
         """Return rows that have one of some texts, however many: a long list in SQL ends the process."""
         rows = self.arrow([*columns, column], where if len(values) else "false")
-        return rows.filter(pc.is_in(rows[column].cast(pa.string()), value_set=values)).select(columns)
+        return rows.filter(pc.is_in(rows[column], value_set=values)).select(columns)
 
     def create(self, schema: StructType, description: str = "") -> None:
         """Make an empty table where there is none; where there is one, add the columns that it lacks."""

@@ -88,7 +88,7 @@ def company(lake: Lake, since: Position | None, died: Any, had: Any) -> Any:
     found = {name: _values(new[name]) for name in ("id", "mid", "fingerprint")}
     before = {name: _values(told[name]) for name in ("id", "mid")} if since else {}
     if since:
-        dead = _values(died.cast(pa.string()))
+        dead = _values(died)
         before["fingerprint"] = pa.concat_arrays([dead, _values(told["fingerprint"])]).unique()
         first = pc.invert(pc.is_in(found["fingerprint"], value_set=dead))
         found["fingerprint"] = found["fingerprint"].filter(first)
@@ -97,7 +97,7 @@ def company(lake: Lake, since: Position | None, died: Any, had: Any) -> Any:
     start, end = pc.min_max(alone["ms"]).as_py().values() if len(alone) else (0, 0)
     deaths = (_values(alone["worker"]), start, end - start)
     moments = np.sort(_places(alone["worker"], alone["ms"].to_numpy(), *deaths))
-    known = had(found["fingerprint"]).cast(pa.string()) if since else None
+    known = had(found["fingerprint"]) if since else None
     sought = _Sought(found, since, before, moments, deaths, known)
     days = [("date", ">=", day(back))] if since and not len(found["fingerprint"]) else []
     return _sought(lake.session, lake.journal, [*_runs(lake), *days], sought)
@@ -129,7 +129,7 @@ def _told_twice(days: Iterator[pa.RecordBatch], uri: str) -> Iterator[pa.RecordB
     place = sink.filesystem(uri)
 
     def mids(paths: list[str]) -> Any:
-        tables = [_plain(pq.read_table(sink.opened(place, path), columns=["mid"])) for path in paths]
+        tables = [sink.plain(pq.read_table(sink.opened(place, path), columns=["mid"])) for path in paths]
         return pa.concat_tables(tables)["mid"].drop_null() if tables else pa.chunked_array([], pa.string())
 
     for batch in days:
@@ -165,16 +165,10 @@ def _found(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterato
         mine = found.slice(begin, opened.metadata.row_group(number).num_rows)
         begin += len(mine)
         if pc.any(mine).as_py():
-            rows = _plain(opened.read_row_group(number)).filter(mine)
+            rows = sink.plain(opened.read_row_group(number)).filter(mine)
             if sought.had is not None:
                 rows = rows.filter(pc.invert(pc.is_in(rows["entry"], value_set=sought.had)))
             yield rows
-
-
-def _plain(rows: pa.Table) -> pa.Table:
-    """Return rows without views of text: ``deltalake`` writes them when it deletes, Arrow cannot filter."""
-    plain = [f.with_type(pa.string()) if pa.types.is_string_view(f.type) else f for f in rows.schema]
-    return rows.cast(pa.schema(plain))
 
 
 def _marks(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterator[Any]:
@@ -193,12 +187,12 @@ def _marks(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterato
         if age > LOOK_BACK_MS and name != "fingerprint":
             continue
         # The whole column at once: for each piece of it the values would be made ready anew.
-        column = _plain(opened.read([name]))[name]
+        column = sink.plain(opened.read([name]))[name]
         yield pc.is_in(column, value_set=values)
         if name in before:
             yield pc.and_(new, pc.is_in(column, value_set=before[name]))
     if len(sought.moments) and age <= 0:
-        yield _beside(_plain(opened.read(["worker", "at", "runtime_ms"])), sought)
+        yield _beside(sink.plain(opened.read(["worker", "at", "runtime_ms"])), sought)
 
 
 def _beside(runs: pa.Table, sought: _Sought) -> Any:

@@ -344,3 +344,9 @@ def _check(files: Iterator[pa.RecordBatch], uri: str) -> Iterator[pa.RecordBatch
                 why = str(error).splitlines()[0]
             if why:
                 yield pa.RecordBatch.from_pylist([{**file, "why": why}])
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Return rows without views of text: ``deltalake`` writes and gives them, which Arrow cannot filter."""
+    plain = [f.with_type(pa.string()) if pa.types.is_string_view(f.type) else f for f in rows.schema]
+    return rows.cast(pa.schema(plain))
