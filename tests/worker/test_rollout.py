@@ -178,7 +178,7 @@ def test_NEW_29_evidence_says_who_knew_a_task_and_could_not_take_it(
                 "1 message of fleet.new_guarded in quarantine: late@test knows the task by now"
             ]
             (typed,) = _panel(crew).typed
-            assert typed == "poison release --filter 'cause=unknown_task task=fleet.new_guarded' --force"
+            assert typed == "poison release --filter 'cause=unknown_task task=fleet.new_guarded'"
 
 
 @pytest.mark.matrix

@@ -68,7 +68,7 @@ class Rollout(Extension):
         from celery_poison.extensions.rollout.status_panel import panel_of
         from celery_poison.extensions.rollout.task_names import TaskNames
 
-        yield panel_of(ledger, TaskNames(ledger, self.host.settings.activation_interval), self.host.app)
+        yield panel_of(ledger, TaskNames(ledger, self.host.settings.activation_interval))
 
     @property
     def _patience(self) -> float:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from celery import Celery
-
 from celery_poison import causes
 from celery_poison.basics.parts import Panel
 from celery_poison.basics.text import argument, count_of, some_of
@@ -38,12 +36,8 @@ class _TaskMessages(NamedTuple):
         return some_of(self.known_to, NAMED)
 
 
-def panel_of(ledger: Ledger, names: TaskNames, app: Celery) -> Panel:
-    """Return the messages that wait for who knows their task, and those in quarantine that may run now.
-
-    Args:
-        app: where it lacks a task that a worker knows, ``release`` would refuse it.
-    """
+def panel_of(ledger: Ledger, names: TaskNames) -> Panel:
+    """Return the messages that wait for who knows their task, and those in quarantine that may run now."""
     waiting = [*_waiting(ledger, names)]
     now_known = [*_in_quarantine(ledger, names)]
     return Panel(
@@ -52,12 +46,8 @@ def panel_of(ledger: Ledger, names: TaskNames, app: Celery) -> Panel:
         as_json=[row._asdict() for row in waiting],
         line="; ".join(f"{row.story} wait for {row.knowers}" for row in waiting),
         decisions=[f"{row.story} in quarantine: {row.knowers} knows the task by now" for row in now_known],
-        typed=[_release(row.task, is_known=row.task in app.tasks) for row in now_known],
+        typed=[f"poison release --filter {argument(_FILTER + row.task)}" for row in now_known],
     )
-
-
-def _release(task: str, *, is_known: bool) -> str:
-    return f"poison release --filter {argument(_FILTER + task)}{'' if is_known else ' --force'}"
 
 
 def _waiting(ledger: Ledger, names: TaskNames) -> Iterator[_TaskMessages]:
