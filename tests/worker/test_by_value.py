@@ -120,7 +120,13 @@ def test_NEW_27_what_a_person_releases_runs_in_spite_of_a_hold_and_a_hold_ends_b
 
 @pytest.mark.parametrize(
     ("broker_url", "pool"),
-    sampled([("redis", "prefork")], [("rabbitmq", "prefork"), ("redis", "threads"), ("rabbitmq", "gevent")]),
+    sampled(
+        [("redis", "prefork")],
+        [
+            *(("rabbitmq", "prefork"), ("redis", "threads"), ("redis", "solo")),
+            *(("rabbitmq", "gevent"), ("rabbitmq", "eventlet")),
+        ],
+    ),
     indirect=["broker_url"],
 )
 def test_NEW_27_a_worker_that_is_killed_at_any_step_of_a_hold_loses_nothing_and_runs_nothing(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 from celery import uuid
@@ -129,21 +130,31 @@ def _returns(crew: Crew, sent: AsyncResult) -> int:
     return sum(entry["id"] == sent.id for entry in crew.events("parked"))
 
 
+STEPS = ("before it is parked", "parked, not acknowledged", "published, not noted")
+CELLS = (
+    *((broker, "prefork") for broker in ("redis", "classic", "quorum")),
+    *(("redis", "threads"), ("quorum", "solo"), ("redis", "gevent"), ("quorum", "eventlet")),
+)
+
+
 @pytest.mark.matrix
-@pytest.mark.parametrize("step", ["before it is parked", "parked, not acknowledged", "published, not noted"])
-@pytest.mark.parametrize("broker", ["redis", "classic", "quorum"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("broker", "pool"), CELLS)
 def test_NEW_29_a_death_at_any_step_loses_nothing_and_has_nothing_run_twice(
-    new_crew: Callable[..., Crew], broker: str, step: str, request: pytest.FixtureRequest
+    new_crew: Callable[..., Crew], broker: str, pool: str, step: str, request: pytest.FixtureRequest
 ) -> None:
     crew = _on(new_crew, broker, request)
     crew.module = "tests.worker.dies_postponing"  # type: ignore[misc]
-    # It comes first, so that its monitor is the active one, and receives nothing before the other is busy.
-    with crew.worker("dies", concurrency=1, env={"DIES_AT": step}, queues=["idle"]) as dies, _busy(crew):
-        dies.wait_ready()
-        crew.app.control.add_consumer("celery", destination=[dies.hostname])
+    with ExitStack() as workers:
+        # It comes first: its monitor is the active one. It receives nothing before the other is busy.
+        dying = crew.worker("dies", pool, concurrency=1, env={"DIES_AT": step}, queues=["idle"])
+        dies = workers.enter_context(dying).wait_ready()
+        workers.enter_context(_busy(crew, pool))
+        consume = partial(crew.app.control.add_consumer, "celery", destination=[dies.hostname], reply=True)
+        crew.await_that(consume, "it hears of that")
         sent = [crew.app.send_task("fleet.new_guarded", (n,)) for n in range(MESSAGES)]
         crew.await_that(lambda: not dies.is_alive(), "it is killed")
-        with crew.worker("old", concurrency=1):
+        with crew.worker("old", pool, concurrency=1):
             crew.marks.open_gate()
             assert [result.get(timeout=PATIENCE) for result in sent] == [*range(MESSAGES)]
             crew.await_that(lambda: not crew.quarantine.queries.totals()["parked"], "nothing waits")
