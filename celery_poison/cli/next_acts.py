@@ -92,12 +92,13 @@ def _of_kept(record: MessageRecord, all_die: bool) -> list[tuple[str, str]]:
         ]
     memory = [_LARGER] if cause in (causes.OOM, causes.MEMORY_ERROR) else []
     task = argument(record.task).replace("{", "{{").replace("}", "}}")
-    stop = (f"pause --task {task}", "begin no other of its task: all die") if all_die else _STOP
+    stop = (f"pause --task {task}", "begin no other of its task: all die")
     return [
+        *([stop] if all_die else []),
         ("release {id}", "once repaired; it runs alone"),
         *memory,
         ("repro -o DIR {id}", "write a failing test of it"),
         _CHANGE,
         _GIVE_UP,
-        stop,
+        *([] if all_die else [_STOP]),
     ]

@@ -125,7 +125,7 @@ def test_NEW_14_what_to_type_stops_the_task_where_all_of_it_die_and_offers_more_
     names = ("id", "mid", "queue")
     record = MessageRecord(**dict.fromkeys(names, "a"), task="my {task}", state="NDLV", cause="signal:11")
     assert acts_on(record)[-1][0].endswith(" poison block --like a")
-    assert acts_on(record, all_die=True)[-1][0].endswith(" poison pause --task 'my {task}'")
+    assert acts_on(record, all_die=True)[0][0].endswith(" poison pause --task 'my {task}'")
     for cause in ("oom", "memory_error"):
         assert any("release --to QUEUE a" in typed for typed, _ in acts_on(replace(record, cause=cause)))
 
