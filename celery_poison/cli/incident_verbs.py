@@ -178,7 +178,7 @@ def _show_incident(quarantine: Quarantine, id: str) -> None:
         ("noticed", f"{clock(incident.noticed_at)}, {incident.how or 'unknown how'}"),
         ("recovery", took),
         ("put back", put_back or "nothing that is counted"),
-        ("suspects", incident.flagged or "none: no message was running"),
+        ("suspects", incident.flagged or _no_suspects(incident)),
         *(("cost", clean(note)) for note in quarantine.incident_notes([incident.incident]).values()),
     )
     print_rows(rows, "  ")
@@ -199,6 +199,11 @@ def _show_incident(quarantine: Quarantine, id: str) -> None:
 
 #: Incidents among which one is looked for, and messages that are printed of it.
 _SEARCHED, _LANES = 1000, 100
+
+
+def _no_suspects(incident: Incident) -> str:
+    asked = incident.cause == causes.EVICTION
+    return "none: it had been asked to leave" if asked else "none: no message was running"
 
 
 def _alone_line(alone: Mapping[str, int]) -> str:

@@ -105,7 +105,8 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
         console.echo(f"arguments: {clean(record.arguments)}")
         if HIDDEN in record.arguments:
             typed = command(f"poison show --json {argument(short(record.id))}")
-            console.echo(clean(f"  hidden by poison_redact or by its publisher; all of them: {typed}"))
+            who = "poison_redact, its publisher, or who does not know the task"
+            console.echo(clean(f"  hidden by {who}; all of them: {typed}"))
     print_wrapped(near_paths(f"{sentences.standing(record)} {detail.story}"), "", 0)
     if waits := _waits(app, record, stored):
         print_wrapped(waits, "", 0)

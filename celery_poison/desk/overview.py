@@ -154,6 +154,8 @@ class Overview:
         workers = count_of(self.alive, "worker")
         if self.observe_only:
             return sentences or [f"observing: {workers}, no message would be in quarantine now"]
+        if self.lost:
+            return sentences or [f"nothing in quarantine: {workers} alive, {len(self.lost)} lost"]
         return sentences or [f"all is well: {workers}, nothing in quarantine"]
 
     @property

@@ -13,6 +13,7 @@ from celery_poison.causes import (
     OF_WORKERS,
     SYSTEM_EXIT,
     TIME_LIMIT,
+    UNKNOWN_TASK,
     Evidence,
     describe,
     signal_name,
@@ -96,6 +97,8 @@ def why(record: MessageRecord, deaths: Sequence[Death] = (), *, observe_only: bo
         sentences.append(f"It has {count_of(record.failures, 'failure')}.")
     if record.releases and record.state == State.NDLV:
         sentences.append(f"It was released {_times(record.releases)}, and came back.")
+    if record.cause == UNKNOWN_TASK and (known := record.reason.rpartition("; ")[2]).startswith("known to "):
+        sentences.append(f"It is {clean(known)}.")
     if record.reason and describe(record.cause) not in record.reason:
         what = "Now" if record.candidate and record.state in ("TBDL", "DLNG") else "Reason"
         sentences.append(f"{what}: {clean(record.reason)}.")

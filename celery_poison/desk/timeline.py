@@ -19,6 +19,8 @@ from celery_poison.states import Event, State
 _ENTRIES = 1000
 #: The start of a message ended so; while its worker lived, that was a trial.
 _ENDS = (Event.CRASHED, "interrupted", Event.ROLLED_BACK, Event.FINISHED)
+#: The end of a run that counts against no message.
+INTERRUPTED = "was interrupted"
 #: With these a lane ends; what a person decides later is told by the message itself.
 _VERDICTS: Mapping[str, str] = {Event.CLEARED: "cleared", Event.WOULD_QUARANTINE: "would be convicted"}
 
@@ -96,7 +98,7 @@ def lanes(entries: Iterable[Mapping[str, str]], incident: str, heard: float) -> 
 
 
 def _begin(lane: IncidentLane, entry: Mapping[str, str], heard: float) -> None:
-    lane.end = "died" if entry["event"] == Event.CRASHED else "was interrupted"
+    lane.end = "died" if entry["event"] == Event.CRASHED else INTERRUPTED
     ran = _ran(entry)
     if ran is not None or whole(
         entry["pid"]
@@ -111,6 +113,7 @@ def _go_on(lane: IncidentLane, entry: Mapping[str, str]) -> None:
         lane.steps.append(LaneStep("ran at another death", at))
     elif event in _ENDS and (ran := _ran(entry)) is not None:
         lane.steps.append(LaneStep("tried", at - ran, at))
+        lane.is_judged = lane.end == INTERRUPTED and event == Event.FINISHED  # nobody had suspected it
     elif event == Event.QUARANTINED:
         lane.steps.append(LaneStep("kept" if entry["cause"] in NO_CONVICTIONS else "convicted", at))
         lane.is_judged = True

@@ -130,7 +130,8 @@ def _log_quarantined(record: MessageRecord) -> None:
         told.append(record.arguments)
     told.append(command(f"poison show {argument(short(record.id))}"))
     about = {"task": task, "task_id": record.id, "queue": queue, "cause": record.cause}
-    logger.error(
+    logger.log(
+        WARNING if record.cause == causes.HELD else ERROR,  # that a person has asked for
         f"celery_poison: {'; '.join(parts)}; %s",
         *map(clean, told),
         extra={**about, "place": source, "worker": record.worker},

@@ -68,6 +68,13 @@ TABLE: dict[str, tuple[list[dict[str, str]], str]] = {
         [entry(1001, "interrupted", incident="i1", runtime_ms="500")],
         "ran at least 0.5 s, was interrupted; put back 1001, no verdict in the journal",
     ),
+    "asked to leave, and it ran on elsewhere": (
+        [
+            entry(1001, "interrupted", incident="i1", runtime_ms="500"),
+            entry(1004, "finished", runtime_ms="1000"),
+        ],
+        "ran at least 0.5 s, was interrupted; put back 1001, tried 1003",
+    ),
     "no sign of life since it began": (
         [died(ran="0")],
         "ran, died; put back 1001, no verdict in the journal",

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_poison.causes import NO_EVIDENCE, Evidence
+from celery_poison.causes import NO_EVIDENCE, Evidence, describe
 from celery_poison.cli.next_acts import acts_on
 from celery_poison.desk.evidence import sentence_of
 from celery_poison.desk.reading import remembered
@@ -108,6 +108,14 @@ def test_NEW_14_a_death_of_which_only_the_journal_knows_is_shown_with_its_place_
     ((typed, _),) = acts_on(record)
     assert typed.endswith(" poison journal tail --deaths")
     assert acts_on(replace(record, cause="")) == [], "it ended well"
+
+
+def test_NEW_29_who_knows_a_task_that_its_worker_did_not_is_said() -> None:
+    names = ("id", "mid", "task", "queue")
+    record = MessageRecord(**dict.fromkeys(names, "a"), state="NDLV", cause="unknown_task")
+    reason = f"{describe('unknown_task')}: a; known to new@vm, where mail is not consumed"
+    assert "It is known to new@vm, where mail is not consumed." in why(replace(record, reason=reason))
+    assert "known to" not in why(replace(record, reason=f"{describe('unknown_task')}: a"))
 
 
 def test_NEW_27_what_to_type_for_a_held_message_begins_with_its_hold() -> None:

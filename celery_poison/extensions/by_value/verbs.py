@@ -111,8 +111,8 @@ def lift(
 ) -> None:
     """Release what a hold brought to quarantine, and end it; what waits goes on.
 
-    Where a message cannot be released, or dies again, the hold stays in force. Typed again, the command
-    goes on. What another hold catches, too, stays.
+    Where a message cannot be released, or (--canary, --rate) dies again, the hold stays in force. Typed
+    again, the command goes on. What another hold catches, too, stays.
 
     \b
     celery -A proj poison hold lift 1 --note "repaired"

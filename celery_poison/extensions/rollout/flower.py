@@ -11,8 +11,7 @@ from celery_poison.flower.extension_parts import FlowerPart, HeldBack
 def held_back(seen: Overview) -> Iterator[HeldBack]:
     for row in seen.panel("rollout") or ():
         note = "other workers of its queue do not know the task"
-        story = f"{row.story} wait for {row.knowers}"
-        yield HeldBack("rollout", row.task, "", story, "a rolling deploy", note, can_go=False)
+        yield HeldBack("rollout", row.task, "", row.waits, "a rolling deploy", note, can_go=False)
 
 
 PART = FlowerPart(held_back=held_back)

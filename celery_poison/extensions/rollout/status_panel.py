@@ -32,6 +32,10 @@ class _TaskMessages(NamedTuple):
         return f"{count_of(self.messages, 'message')} of {self.task}"
 
     @property
+    def waits(self) -> str:
+        return f"{self.story} {'waits' if self.messages == 1 else 'wait'} for {self.knowers}"
+
+    @property
     def knowers(self) -> str:
         return some_of(self.known_to, NAMED)
 
@@ -44,7 +48,7 @@ def panel_of(ledger: Ledger, names: TaskNames) -> Panel:
         "rollout",
         waiting,
         as_json=[row._asdict() for row in waiting],
-        line="; ".join(f"{row.story} wait for {row.knowers}" for row in waiting),
+        line="; ".join(row.waits for row in waiting),
         decisions=[f"{row.story} in quarantine: {row.knowers} knows the task by now" for row in now_known],
         typed=[f"poison release --filter {argument(_FILTER + row.task)}" for row in now_known],
     )
