@@ -125,8 +125,11 @@ class Road:
         try:
             # One by one: where others wait, too, who has seen a free one may wait for it once more.
             with self._turn:
-                with pool.sem if hasattr(pool, "sem") else pool._semaphore:
-                    pass
+                if hasattr(pool, "wait_available"):  # gevent's
+                    pool.wait_available()
+                else:
+                    with pool.sem:
+                        pass
                 if not self.shutdown.is_begun:  # else it goes back as one that has not begun
                     self.send(request)
         finally:
