@@ -135,4 +135,4 @@ def test_NEW_25_a_worker_that_was_taken_for_dead_and_is_connected_still_is_named
         site.await_that(lambda: row().get("condition") == "frozen", "its main process is missed")
         w1.kill_group()
         site.await_that(lambda: not row(), "it has died")
-        assert "all is well" in console.out("status")
+        assert "nothing in quarantine: 1 worker alive, 1 lost" in console.out("status")
