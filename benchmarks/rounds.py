@@ -104,7 +104,7 @@ def run(setup: Setup) -> Round:
         time.sleep(SETTLE)
         found = _measure(setup, client, worker, queue)
         if setup.hold == "names":  # each half minute its worker says so
-            wait_until(lambda: workers.looks(ledger_url) >= setup.tasks, what="the hold looked at all messages")
+            wait_until(lambda: workers.looks(ledger_url) >= setup.tasks, what="all messages looked at")
         return found
 
 
