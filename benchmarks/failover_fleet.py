@@ -171,8 +171,11 @@ class Fleet:
         """Send a signal to every process of a worker, the group at one moment."""
         with suppress(ProcessLookupError):
             os.killpg(self._lives[life].main_pid, number)
-        # What it started in a session of its own is in the same container.
+        # What it started in a session of its own is in the same container; other fleets have equal lives.
+        mine = procfs.carrying(TAG, self._tag)
         for pid in procfs.carrying("FAILOVER_LIFE", life):
+            if pid not in mine:
+                continue
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
