@@ -113,7 +113,7 @@ def _go_on(lane: IncidentLane, entry: Mapping[str, str]) -> None:
         lane.steps.append(LaneStep("ran at another death", at))
     elif event in _ENDS and (ran := _ran(entry)) is not None:
         lane.steps.append(LaneStep("tried", at - ran, at))
-        lane.is_judged = lane.end == INTERRUPTED and event == Event.FINISHED  # nobody had suspected it
+        lane.is_judged = lane.end == INTERRUPTED and event == Event.FINISHED  # it was no suspect
     elif event == Event.QUARANTINED:
         lane.steps.append(LaneStep("kept" if entry["cause"] in NO_CONVICTIONS else "convicted", at))
         lane.is_judged = True

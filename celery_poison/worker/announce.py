@@ -131,7 +131,7 @@ def _log_quarantined(record: MessageRecord) -> None:
     told.append(command(f"poison show {argument(short(record.id))}"))
     about = {"task": task, "task_id": record.id, "queue": queue, "cause": record.cause}
     logger.log(
-        WARNING if record.cause == causes.HELD else ERROR,  # that a person has asked for
+        WARNING if record.cause == causes.HELD else ERROR,  # a person asked for the hold
         f"celery_poison: {'; '.join(parts)}; %s",
         *map(clean, told),
         extra={**about, "place": source, "worker": record.worker},

@@ -24,8 +24,8 @@ local function count_day(key, now, task)
   redis.call('HINCRBY', key, field, 1)
 end
 
--- The same death, in its five minutes, as ``lately NUMBER``; a day of them is kept. ``lately last``: when, in ms;
--- ``lately task``: of which task.
+-- The same death, in its five minutes, as ``lately NUMBER``; a day of them is kept. ``lately last`` is
+-- its time in ms, ``lately task`` the task that died.
 local function count_lately(key, now, task)
   local slot = math.floor(now / 300000)
   local field = 'lately ' .. slot
