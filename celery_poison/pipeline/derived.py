@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
-from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
+from celery_poison.pipeline.lake import Filters, Gap, Lake, LeftOut, Position, Table, after
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS, VERSIONS
 from celery_poison.pipeline.seek import LOOK_BACK_MS, company, having
 from celery_poison.pipeline.session import has_tasks, kept, rebalanced, together
@@ -47,7 +47,7 @@ VIEWS = ("attempts", "fingerprints", "kin", "messages", "tallies", "task_daily",
 #: What :meth:`Derived.register` makes views of.
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame")
 #: Rises when the rules change by which stored tables are made: those of another number are made anew.
-LOGIC = 2
+LOGIC = 3
 #: What counts of runs are made of.
 _OF_RUNS = (
     *("token", "at", "date", "event", "outcome", "cause", "task", "queue", "worker"),
@@ -139,21 +139,29 @@ class Derived:
                 each.unpersist()
 
     def _make_fingerprints(self, days: list[str] | None) -> None:
-        """Also of the days before, whose runs may bear a fingerprint that died only now."""
-        name = "fingerprints_daily"
-        if days is not None and (since := self._since(name)):
-            back = days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)
-            died = self._died().group_by("fingerprint").aggregate([("ended_at", "min")])
-            begin = pa.scalar(min(since.ms, LAST_MS) * 1000, died["ended_at_min"].type)
-            first = died.filter(pc.greater_equal(died["ended_at_min"], begin))["fingerprint"]
-            older = self._table("company").among(["date"], "fingerprint", first)["date"]
-            days = sorted({*days, *back, *(str(date) for date in older.unique().to_pylist() if date)})
-        self._update_days(name, days, lambda: tables.fingerprints_daily(self._kin(days)))
+        """Of all that are in a death; of one that is for the first time, add its runs of all days."""
+        name, died = "fingerprints_daily", self._died().unique()
+        since = self._since(name)
+        if days is None or since is None:
+            self._update(name, lambda _: tables.fingerprints_daily(self._kin([], died)))
+            return
+        days = sorted({*days, *days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
+        mine, older = [("date", "in", days)], [("date", "not in", days)]
+        there = self._table(name).arrow(["fingerprint"], f"date NOT IN {tuple(days)}")["fingerprint"].unique()
+        first = died.filter(pc.invert(pc.is_in(died, value_set=there)))
 
-    def _died(self) -> pa.Table:
-        """Return of each death that bears a fingerprint this and its time."""
+        def make(_: Position | None) -> Any:
+            made = tables.fingerprints_daily(self._kin(mine, died))
+            if len(first):
+                made = made.unionByName(tables.fingerprints_daily(self._kin(older, first)))
+            return made, mine
+
+        self._update(name, make)
+
+    def _died(self) -> pa.ChunkedArray:
+        """Return the fingerprint of each death that bears one."""
         where = "death is not null and fingerprint is not null"
-        return self._table("exceptions").arrow(["fingerprint", "ended_at"], where)
+        return self._table("exceptions").arrow(["fingerprint"], where)["fingerprint"]
 
     def _touched(self) -> list[str] | None:
         """Return the days that something new about troubles concerns; None: all must be made anew."""
@@ -249,7 +257,7 @@ class Derived:
             late = table.arrow(["entry"], f"date >= '{back}' and {before}")
             return pa.concat_tables([late, table.among(["entry"], "fingerprint", first, before)])["entry"]
 
-        found = company(self._lake, since, self._died()["fingerprint"], had)
+        found = company(self._lake, since, self._died(), had)
         return found, [("date", ">=", stale)] if stale else None
 
     def _of_days(self, since: Position | None, again: pa.Table) -> tuple[Any, Any]:
@@ -359,12 +367,16 @@ class Derived:
         return tables.fingerprints(self["fingerprints_daily"])
 
     def _view_kin(self) -> Any:
-        return self._kin(None)
+        return self._kin([])
 
-    def _kin(self, days: list[str] | None) -> Any:
-        """Return the attempts of some days that have to do with a trouble."""
-        company = self._of("company", days)
-        return tables.united(company, tables.repeated(company), self._of("exceptions", days))
+    def _kin(self, days: Filters, fingerprints: pa.Array | None = None) -> Any:
+        """Return the attempts of some days that have to do with a trouble, or those of some fingerprints."""
+        company, exceptions = self._table("company").frame(days), self._table("exceptions").frame(days)
+        if fingerprints is not None:
+            these = F.broadcast(self._session.createDataFrame(pa.table({"fingerprint": fingerprints})))
+            company = company.join(these, "fingerprint", "left_semi").select(*company.columns)
+            exceptions = exceptions.join(these, "fingerprint", "left_semi").select(*exceptions.columns)
+        return tables.united(company, tables.repeated(company), exceptions)
 
     def _view_messages(self) -> Any:
         return tables.messages(self._lake.entries())

@@ -297,7 +297,7 @@ AT = ("token", "unix_seconds(ended_at) - min(unix_seconds(ended_at)) over () + 1
 def test_NEW_22_a_fingerprint_that_ended_alive_long_ago_is_not_guilty(
     spark: Any, entries: pa.Table, tmp_path: Path
 ) -> None:
-    """Its healthy runs are older than what an update looks back at."""
+    """Its healthy runs are older than what an update looks back at; what was counted of those days stays."""
     lake, fingerprint = Lake(spark, str(tmp_path), "x"), "feedfeedfeedfeed"
     healthy = pc.and_(
         entries["healthy"], pc.less(entries["date"], entries["at"][0].as_py().date() + timedelta(2))
@@ -305,10 +305,12 @@ def test_NEW_22_a_fingerprint_that_ended_alive_long_ago_is_not_guilty(
     column = entries.column_names.index("fingerprint")
     early = entries.filter(healthy).slice(0, 200)
     early = early.set_column(column, "fingerprint", pa.repeat(fingerprint, len(early)))
-    _add(lake, pa.concat_tables([early, entries.filter(entries["healthy"])[-40:-20]]))
+    others = entries.filter(pc.invert(entries["healthy"]))
+    _add(lake, pa.concat_tables([early, others, entries.filter(entries["healthy"])[-40:-20]]))
     Derived(spark, lake).make()
     row = dict.fromkeys(entries.column_names)
     at = entries["at"][-1].as_py()
+    before = {path for path, _ in lake.table("fingerprints_daily").files([])}
     told = [
         {**row, "at": at, "date": at.date(), "entry": f"{at.timestamp() * 1000:.0f}-{n}", "seq": n, "v": 2}
         | {"event": "crashed", "outcome": "exact", "cause": "signal:11", "id": "p", "mid": "p"}
@@ -320,6 +322,8 @@ def test_NEW_22_a_fingerprint_that_ended_alive_long_ago_is_not_guilty(
     derived = Derived(spark, lake)
     (found,) = [r for r in derived["fingerprints"].collect() if r["fingerprint"] == fingerprint]
     assert (found["guilty_messages"], found["alive"]) == (1, 200)
+    older = {path for path in before if path < f"date={at.date() - timedelta(3)}"}
+    assert older and older <= {path for path, _ in lake.table("fingerprints_daily").files([])}
     grown = {name: _rows(derived[name]) for name in EXACT}
     derived.make(rebuild=True)
     assert {name: _rows(derived[name]) for name in EXACT} == grown
