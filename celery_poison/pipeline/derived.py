@@ -32,9 +32,9 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
-from celery_poison.pipeline.lake import Filters, Gap, Lake, LeftOut, Position, Table, after
+from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS, VERSIONS
-from celery_poison.pipeline.seek import LOOK_BACK_MS, company, having
+from celery_poison.pipeline.seek import LOOK_BACK_MS, alive, company, having
 from celery_poison.pipeline.session import has_tasks, kept, rebalanced, together
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
@@ -47,7 +47,7 @@ VIEWS = ("attempts", "fingerprints", "kin", "messages", "tallies", "task_daily",
 #: What :meth:`Derived.register` makes views of.
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame")
 #: Rises when the rules change by which stored tables are made: those of another number are made anew.
-LOGIC = 3
+LOGIC = 1
 #: What counts of runs are made of.
 _OF_RUNS = (
     *("token", "at", "date", "event", "outcome", "cause", "task", "queue", "worker"),
@@ -97,6 +97,7 @@ class Derived:
         self._made = False
         self._stale: set[str] = set()
         self._rebuilt: Position | None = None
+        self._alive: pa.Table | None = None
 
     def make(self, *, rebuild: bool = False, since: date | None = None) -> None:
         """Bring all of :data:`STORED` up to the end of the journal as it is now.
@@ -111,7 +112,7 @@ class Derived:
         self._rebuilt = Position(ms=max(0, first_ms(str(since)) - 1)) if since else None
         known = lake.journal.position(lake.app) or Position()
         self._goal = replace(known, journal=max(0, lake.journal.version), logic=LOGIC)
-        self._made, self._as_of = True, None
+        self._made, self._as_of, self._alive = True, None, None
         self._update("company", self._company)
         together(self._make_of_troubles, self._make_of_days)
 
@@ -139,29 +140,11 @@ class Derived:
                 each.unpersist()
 
     def _make_fingerprints(self, days: list[str] | None) -> None:
-        """Of all that are in a death; of one that is for the first time, add its runs of all days."""
-        name, died = "fingerprints_daily", self._died().unique()
-        since = self._since(name)
-        if days is None or since is None:
-            self._update(name, lambda _: tables.fingerprints_daily(self._kin([], died)))
-            return
-        days = sorted({*days, *days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
-        mine, older = [("date", "in", days)], [("date", "not in", days)]
-        there = self._table(name).arrow(["fingerprint"], f"date NOT IN {tuple(days)}")["fingerprint"].unique()
-        first = died.filter(pc.invert(pc.is_in(died, value_set=there)))
-
-        def make(_: Position | None) -> Any:
-            made = tables.fingerprints_daily(self._kin(mine, died))
-            if len(first):
-                made = made.unionByName(tables.fingerprints_daily(self._kin(older, first)))
-            return made, mine
-
-        self._update(name, make)
-
-    def _died(self) -> pa.ChunkedArray:
-        """Return the fingerprint of each death that bears one."""
-        where = "death is not null and fingerprint is not null"
-        return self._table("exceptions").arrow(["fingerprint"], where)["fingerprint"]
+        """Also of the days before, whose runs may bear a fingerprint that died only now."""
+        name = "fingerprints_daily"
+        if days is not None and (since := self._since(name)):
+            days = sorted({*days, *days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
+        self._update_days(name, days, lambda: tables.fingerprints_daily(self._kin(days)))
 
     def _touched(self) -> list[str] | None:
         """Return the days that something new about troubles concerns; None: all must be made anew."""
@@ -249,15 +232,11 @@ class Derived:
         since = since and _earliest(since, self._since("exceptions"))  # a killed command made one of both
         if since is None:
             return company(self._lake, None, None, None)
+        dead, back = "death is not null and fingerprint is not null", day(max(0, since.ms - LOOK_BACK_MS))
         stale = day(since.ms + 1) if "company" in self._stale else None
-        back = day(max(0, since.ms - LOOK_BACK_MS))
-
-        def had(first: Any) -> Any:
-            table, before = self._table("company"), f"date < '{stale}'" if stale else "true"
-            late = table.arrow(["entry"], f"date >= '{back}' and {before}")
-            return pa.concat_tables([late, table.among(["entry"], "fingerprint", first, before)])["entry"]
-
-        found = company(self._lake, since, self._died(), had)
+        kept = f"date >= '{back}'" + (f" and date < '{stale}'" if stale else "")
+        died = self._table("exceptions").arrow(["fingerprint"], dead)["fingerprint"]
+        found = company(self._lake, since, died, self._table("company").arrow(["entry"], kept)["entry"])
         return found, [("date", ">=", stale)] if stale else None
 
     def _of_days(self, since: Position | None, again: pa.Table) -> tuple[Any, Any]:
@@ -364,19 +343,27 @@ class Derived:
         return tables.united(self._lake.entries(healthy=True), again, self["exceptions"])
 
     def _view_fingerprints(self) -> Any:
-        return tables.fingerprints(self["fingerprints_daily"])
+        """What a trial proved guilty is looked for in the whole journal: days long past may speak for it."""
+        found = tables.fingerprints(self["fingerprints_daily"])
+        if self._alive is None:
+            proven = found.where("guilty_messages > 0 and alive = 0 and cleared = 0").select("fingerprint")
+            suspects = proven.toArrow()["fingerprint"]
+            self._alive = alive(self._lake, suspects.unique()) if len(suspects) else pa.table({})
+        if not len(self._alive):
+            return found
+        seen = F.broadcast(self._session.createDataFrame(self._alive))
+        added = found.join(seen, "fingerprint", "left").withColumn("count", F.coalesce("count", F.lit(0)))
+        return added.withColumns(
+            {name: F.col(name) + F.col("count") for name in ("alive", "attempts", "messages")}
+        ).drop("count")
 
     def _view_kin(self) -> Any:
-        return self._kin([])
+        return self._kin(None)
 
-    def _kin(self, days: Filters, fingerprints: pa.Array | None = None) -> Any:
-        """Return the attempts of some days that have to do with a trouble, or those of some fingerprints."""
-        company, exceptions = self._table("company").frame(days), self._table("exceptions").frame(days)
-        if fingerprints is not None:
-            these = F.broadcast(self._session.createDataFrame(pa.table({"fingerprint": fingerprints})))
-            company = company.join(these, "fingerprint", "left_semi").select(*company.columns)
-            exceptions = exceptions.join(these, "fingerprint", "left_semi").select(*exceptions.columns)
-        return tables.united(company, tables.repeated(company), exceptions)
+    def _kin(self, days: list[str] | None) -> Any:
+        """Return the attempts of some days that have to do with a trouble."""
+        company = self._of("company", days)
+        return tables.united(company, tables.repeated(company), self._of("exceptions", days))
 
     def _view_messages(self) -> Any:
         return tables.messages(self._lake.entries())

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from pyspark.sql import functions as F
@@ -229,11 +228,6 @@ class Table:
         """Return rows of a table in this process, without Spark; ``where`` is SQL."""
         scan = self.delta.scan(columns=list(columns) if columns else None, predicate=where)
         return sink.plain(pa.table(scan))
-
-    def among(self, columns: Sequence[str], column: str, values: Any, where: str = "true") -> pa.Table:
-        """Return rows that have one of some texts, however many: a long list in SQL ends the process."""
-        rows = self.arrow([*columns, column], where if len(values) else "false")
-        return rows.filter(pc.is_in(rows[column], value_set=values)).select(columns)
 
     def create(self, schema: StructType, description: str = "") -> None:
         """Make an empty table where there is none; where there is one, add the columns that it lacks."""

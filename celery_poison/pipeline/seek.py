@@ -63,6 +63,12 @@ def having(session: Any, table: Table, filters: Filters, wanted: Keys) -> Any:
     return _sought(session, table, filters, _Sought(wanted))
 
 
+def alive(lake: Lake, fingerprints: Any) -> Any:
+    """Return how many runs of some fingerprints ended alive, in the whole journal: an Arrow table of both."""
+    found = having(lake.session, lake.journal, _runs(lake), {"fingerprint": fingerprints})
+    return found.groupBy("fingerprint").count().toArrow()
+
+
 def company(lake: Lake, since: Position | None, died: Any, had: Any) -> Any:
     """Return the runs that ended alive and that a trouble concerns, as a DataFrame of ``schema.JOURNAL``.
 
@@ -70,10 +76,9 @@ def company(lake: Lake, since: Position | None, died: Any, had: Any) -> Any:
     ran beside a process that died; and whose message ended alive once more on that day or the next.
 
     Args:
-        since: return only what an entry after it makes known, looking :data:`LOOK_BACK_MS` back; of a
-            fingerprint that is in a death for the first time, all days.
+        since: return only what an entry after it makes known, looking :data:`LOOK_BACK_MS` back.
         died: fingerprints that were in a death up to there.
-        had: returns the entries that were returned before, since so long, or of these fingerprints.
+        had: entries that were returned before, since so long.
     """
     back = max(0, since.ms - LOOK_BACK_MS) if since else 0
     rest = lake.entries(Position(back) if since else None, healthy=False)
@@ -97,9 +102,8 @@ def company(lake: Lake, since: Position | None, died: Any, had: Any) -> Any:
     start, end = pc.min_max(alone["ms"]).as_py().values() if len(alone) else (0, 0)
     deaths = (_values(alone["worker"]), start, end - start)
     moments = np.sort(_places(alone["worker"], alone["ms"].to_numpy(), *deaths))
-    known = had(found["fingerprint"]) if since else None
-    sought = _Sought(found, since, before, moments, deaths, known)
-    days = [("date", ">=", day(back))] if since and not len(found["fingerprint"]) else []
+    sought = _Sought(found, since, before, moments, deaths, had)
+    days = [("date", ">=", day(back))] if since else []
     return _sought(lake.session, lake.journal, [*_runs(lake), *days], sought)
 
 
@@ -174,17 +178,17 @@ def _found(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterato
 def _marks(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterator[Any]:
     """Yield of each reason which rows of a file are sought for it.
 
-    Of days before the last look few columns are read: what ran beside a death ended after that, and of still
-    older ones only fingerprints.
+    Of days before the last look few columns are read: what ran beside a death ended after that, and a message
+    has the task id of its troubles; one told twice was told on this day or the one before.
     """
     since, new = sought.since, pa.repeat(pa.scalar(False), opened.metadata.num_rows)
     yield new
-    age = first_ms(day(since.ms)) - (first_ms(date) if date else 0) if since else 0
+    age = first_ms(day(since.ms)) - first_ms(date) if since and date else 0
     if since and age <= 0:
         new = pc.fill_null(_after(opened.read(["at", "seq"]), since), False)
     before = sought.before if pc.any(new).as_py() else {}
     for name, values in sought.keys.items():
-        if age > LOOK_BACK_MS and name != "fingerprint":
+        if name == "mid" and age > DAY_MS:
             continue
         # The whole column at once: for each piece of it the values would be made ready anew.
         column = sink.plain(opened.read([name]))[name]
