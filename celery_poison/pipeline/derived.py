@@ -344,15 +344,15 @@ class Derived:
 
     def _view_fingerprints(self) -> Any:
         """What a trial proved guilty is looked for in the whole journal: days long past may speak for it."""
-        found = tables.fingerprints(self["fingerprints_daily"])
+        summed = tables.fingerprints(self["fingerprints_daily"])
         if self._alive is None:
-            proven = found.where("guilty_messages > 0 and alive = 0 and cleared = 0").select("fingerprint")
+            proven = summed.where("guilty_messages > 0 and alive = 0 and cleared = 0").select("fingerprint")
             suspects = proven.toArrow()["fingerprint"]
             self._alive = alive(self._lake, suspects.unique()) if len(suspects) else pa.table({})
         if not len(self._alive):
-            return found
+            return summed
         seen = F.broadcast(self._session.createDataFrame(self._alive))
-        added = found.join(seen, "fingerprint", "left").withColumn("count", F.coalesce("count", F.lit(0)))
+        added = summed.join(seen, "fingerprint", "left").withColumn("count", F.coalesce("count", F.lit(0)))
         return added.withColumns(
             {name: F.col(name) + F.col("count") for name in ("alive", "attempts", "messages")}
         ).drop("count")
