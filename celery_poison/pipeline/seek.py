@@ -178,8 +178,8 @@ def _found(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterato
 def _marks(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterator[Any]:
     """Yield of each reason which rows of a file are sought for it.
 
-    Of days before the last look few columns are read: what ran beside a death ended after that, and a message
-    has the task id of its troubles; one told twice was told on this day or the one before.
+    Of days before the last look it reads few columns. What ran beside a death ended after that look, the task
+    id finds the runs of a message in trouble, and the journal tells a run twice within two days in a row.
     """
     since, new = sought.since, pa.repeat(pa.scalar(False), opened.metadata.num_rows)
     yield new
